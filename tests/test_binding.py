@@ -9,7 +9,7 @@ from reglib.double_backward import fast_double_backward
 from suite import metrics
 from suite.data import ImageData, Split, to_float
 from suite.networks import build_network
-from suite.papers.binding import area, of_subject
+from suite.papers.binding import area, bind
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Training
 
@@ -30,53 +30,53 @@ def subject():
 
 
 @pytest.fixture
-def shown(subject):
+def batch(subject):
     test = subject.data.test
     return to_float(test.images[:N], (0, 1)), test.labels[:N]
 
 
-def test_the_larger_the_images_the_fewer_are_evaluated_at_a_time(subject):
-    seen = []
-    subject.folded.register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
+def test_batches_shrink_as_images_grow(subject):
+    sizes = []
+    subject.folded.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
     subject.folded.forward = lambda x: x.flatten(1)[:, :4]
     for size, batches in ((6, [5]), (512, [2, 2, 1]), (1024, [1] * 5)):
-        seen.clear()
+        sizes.clear()
         images = torch.randint(256, (5, 1, size, size), generator=source(2), dtype=torch.uint8)
         expected = to_float(images.flatten(1)[:, :4], (0, 1))
         torch.testing.assert_close(subject.logits(images), expected)
-        assert seen == batches
+        assert sizes == batches
 
 
-def test_noise_comes_from_the_seed_and_maps_from_the_method(subject, shown):
+def test_seed_decides_noise_saliency_decides_maps(subject, batch):
     maps_of = metrics.saliency_maps(subject.folded, "logit_gradient")
     for metric in (metrics.local_lipschitz_estimate, metrics.max_sensitivity):
         for seed in (0, 3):
             settings = {"saliency": "logit_gradient", "n_images": N, "n_samples": 2}
             settings |= {"seed": seed} if seed else {}
-            expected = metric(maps_of, *shown, n_samples=2, generator=source(seed))
-            torch.testing.assert_close(of_subject(metric)(subject, **settings).per_image, expected)
+            expected = metric(maps_of, *batch, n_samples=2, generator=source(seed))
+            torch.testing.assert_close(bind(metric)(subject, **settings).per_image, expected)
 
 
-def test_pixels_are_changed_once_for_all_methods_and_scores(subject, shown):
-    bound = of_subject(metrics.faithfulness_estimate)
+def test_methods_and_scores_share_perturbed_logits(subject, batch):
+    bound = bind(metrics.faithfulness_estimate)
     for score in ("probability", "confidence", "logit"):
-        effects = metrics.pixel_effects(fast_double_backward(subject.folded), *shown, score=score)
+        effects = metrics.pixel_effects(fast_double_backward(subject.folded), *batch, score=score)
         for saliency in ("logit_gradient", "loss_gradient"):
-            maps = metrics.saliency_maps(subject.folded, saliency)(*shown)
+            maps = metrics.saliency_maps(subject.folded, saliency)(*batch)
             result = bound(subject, saliency=saliency, n_images=N, score=score)
             expected = metrics.faithfulness_estimate(maps, effects)
             torch.testing.assert_close(result.per_image, expected)
     assert len(subject._cache) == 1
 
 
-def test_settings_are_of_the_arguments_of_the_metric_and_of_the_result(subject):
+def test_signature_joins_metric_and_result(subject):
     def metric(images, generator, *, power, baseline=0.0):
         return images.flatten(1).mean(1) ** power + baseline
 
-    def doubled(values, *, factor=2):
+    def double(values, *, factor=2):
         return Result(factor * values)
 
-    bound = of_subject(metric, doubled, n_images=N)
+    bound = bind(metric, double, n_images=N)
     assert str(inspect.signature(bound)) == f"(subject, *, n_images={N}, seed=0, power, factor=2)"
     means = to_float(subject.data.test.images, (0, 1)).flatten(1).mean(1)
     torch.testing.assert_close(bound(subject, power=2).per_image, 2 * means[:N] ** 2)
@@ -84,7 +84,7 @@ def test_settings_are_of_the_arguments_of_the_metric_and_of_the_result(subject):
     torch.testing.assert_close(result.per_image, 3 * means[:2])
 
 
-def test_areas_keep_their_curves():
+def test_area_keeps_its_curves():
     curves = torch.tensor([[0.0, 1.0, 1.0]])
     result = area(curves)
     assert (result.per_image.tolist(), result.tensors) == ([0.75], {"curves": curves})

@@ -1,4 +1,4 @@
-"""The plan of a chapter: rows are merged by unit, and no photograph is kept."""
+"""The plan of a chapter: its rows, its arrays without photographs, its panels."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import torch
 
 from suite import notebooks
 from suite.errors import UsageError
-from suite.papers.design import Item, Plan, Wanted, drawn, grid, measurement, panels_of
+from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, select_tensors
 from suite.units import Pretrained
 
 NETWORKS = [Pretrained(data=data, network="n") for data in ("mnist", "cifar10")]
@@ -30,24 +30,24 @@ class TestPlan:
     AVERAGED = [Item(TWO, {"label": "b"}, keep="mean"), Item(ONE, {"label": "a"}, keep="mean")]
     PLAN = Plan([*AVERAGED, Item(TWO, {"label": "c", "metric": "other"}), Item(ONE, keep="one")])
 
-    def test_rows_are_merged_by_unit_and_arrays_averaged(self):
+    def test_rows_merge_by_unit_arrays_average(self):
         assert self.PLAN.units() == [TWO, ONE]
         rows, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
         assert rows["label"].tolist() == ["b", "a", "c"]
         assert rows["value"].tolist() == [1.0, 2.0, 1.0]
         assert rows["metric"].tolist() == ["accuracy", "accuracy", "other"]
-        found = {name: array.tolist() for name, array in arrays.items()}
-        assert found == {"mean": [1.5, 1.5], "one": [2.0, 2.0]}
+        lists = {name: array.tolist() for name, array in arrays.items()}
+        assert lists == {"mean": [1.5, 1.5], "one": [2.0, 2.0]}
         with pytest.raises(ValueError, match="Length mismatch"):
             self.PLAN.collect(SimpleNamespace(), {}, computed("123"), Maps())
 
-    def test_chapters_derive_rows(self):
+    def test_chapter_derives_rows(self):
         paper = SimpleNamespace(derive=lambda p, rows, arrays: (rows.assign(p=p["p"]), {}))
         rows, arrays = self.PLAN.collect(paper, {"p": 7}, computed("12"), Maps())
         assert (rows["p"].tolist(), arrays) == ([7] * 3, {})
 
 
-def test_photographs_are_left_out_and_images_that_a_network_made_are_kept():
+def test_selected_tensors_hold_no_photographs():
     grey, colour = torch.ones(2, 1, 4, 4), torch.ones(2, 3, 4, 4)
     for metric, data, images, kept in (
         ("saliency_maps", "mnist", grey, True),
@@ -58,30 +58,30 @@ def test_photographs_are_left_out_and_images_that_a_network_made_are_kept():
         ("activation_ascent", "cifar10", colour, True),
     ):
         unit = measurement(Pretrained(data=data, network="n"), metric)
-        shown = drawn(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
-        assert set(shown) == {"maps"} | ({"images"} if kept else set())
+        tensors = select_tensors(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
+        assert set(tensors) == {"maps"} | ({"images"} if kept else set())
 
 
-def test_a_grid_has_all_that_is_wanted_of_each_network():
-    wanted = [Wanted({}, "accuracy", {}), Wanted({"half": 1}, "accuracy", {"half": 1})]
-    items = [*grid([(network, {"on": network.data}) for network in NETWORKS], wanted)]
+def test_grid_measures_each_spec_on_each_network():
+    specs = [Spec({}, "accuracy", {}), Spec({"half": 1}, "accuracy", {"half": 1})]
+    items = [*grid([(network, {"on": network.data}) for network in NETWORKS], specs)]
     assert [item.unit for item in items[::2]] == [ONE, TWO]
     assert [item.labels for item in items[:2]] == [{"on": "mnist"}, {"on": "mnist", "half": 1}]
 
 
-def test_panels_have_their_own_parameters_first():
+def test_panels_override_parameters_of_the_chapter():
     panel = {"data": "mnist", "network": "mlp", "epochs": 2, "n": 5}
     (p,) = panels_of({"panels": [panel], "n": 3, "m": 4}, {"k": 1})
     assert (p.n, p.m, p.k) == (5, 4, 1)
     assert p.fields == {"data": "mnist", "network": "mlp", "epochs": 2}
-    with pytest.raises(UsageError, match="panels: expected one for a data set"):
-        panels_of({"panels": [panel, panel], "n": 3}, alone=True)
+    with pytest.raises(UsageError, match="panels: expected one for each data set"):
+        panels_of({"panels": [panel, panel], "n": 3}, unique_data=True)
     for name in ("panels", "profile", "seed"):
         with pytest.raises(UsageError, match=f"unknown key of panels '{name}'"):
             panels_of({"panels": [panel | {name: 1}], "n": 3, "profile": "p"})
 
 
-def test_a_panel_has_no_key_without_effect():
+def test_panels_refuse_keys_without_effect():
     for chapter, name in {"pilcro": "n_draws", "top_gap": "n_shown"}.items():
         panels = {"panels": [{"data": "mnist", "epochs": 1, name: 2}]}
         with pytest.raises(UsageError, match=f"unknown key of panels '{name}'"):

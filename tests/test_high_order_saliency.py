@@ -8,7 +8,7 @@ import torch
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
 from suite.papers import high_order_saliency as paper
-from suite.papers.design import Item, drawn, images, measurement
+from suite.papers.design import Item, image_rows, measurement, select_tensors
 from suite.runs import compute
 from suite.units import Pretrained, Training
 from tests.tiny_pretrained import UNIT, register
@@ -126,9 +126,9 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
     every_second = {"n_images": 2, "step": 2, "k": 5}
     units = [measurement(UNIT, "high_order", first=first, **every_second) for first in (0, 4)]
     with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
-        images(Item(units[0]), "0" * 32, store)
+        image_rows(Item(units[0]), "0" * 32, store)
     keys = compute(units, store=store, resources=here)["key"]
-    rows = pd.concat([images(Item(unit), key, store) for unit, key in zip(units, keys)])
+    rows = pd.concat([image_rows(Item(unit), key, store) for unit, key in zip(units, keys)])
     assert rows.image.tolist() == [0, 2, 4, 6]
     values = [value for key in keys for value in store.read(key).values["per_image"]]
     assert rows.value.tolist() == pytest.approx(values)
@@ -143,7 +143,7 @@ def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, stor
     settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
     unit = measurement(UNIT, "map_quality", n_steps=8, **settings)
     (key,) = compute([unit], store=store, resources=here)["key"]
-    rows = images(Item(unit, {"group": "quality"}), key, store)
+    rows = image_rows(Item(unit, {"group": "quality"}), key, store)
     assert set(rows["group"]) == {"quality"}
     assert rows.image.tolist() == [3, 4]
     kept = store.read_tensors(key)["insertion"]
@@ -172,8 +172,8 @@ def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out()
     maps = torch.arange(2 * 192 * 192).view(2, 192, 192).remainder(251).byte()
     tensors = {"maps": maps, "image": maps[:1].expand(3, -1, -1), "confidence": torch.ones(2)}
     network = Pretrained(data="foolbox-imagenet", network="efficientnet_lite0")
-    kept = drawn(paper, {}, network, tensors)
+    kept = select_tensors(paper, {}, network, tensors)
     assert kept.keys() == {"maps", "confidence"}
     blocks = maps.float().view(2, 96, 2, 96, 2).mean((2, 4)).round().byte()
     assert torch.equal(kept["maps"], blocks)
-    assert torch.equal(paper.drawn({}, kept)["maps"], blocks)
+    assert torch.equal(paper.shrink({}, kept)["maps"], blocks)

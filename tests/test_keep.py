@@ -26,7 +26,7 @@ PAPER = SimpleNamespace()
 def plan_of(units, each=False):
     """Return a plan of units, with the maps of each measurement."""
     items = [Item(unit, LABELS, keep="map" * isinstance(unit, Measurement)) for unit in units]
-    return Plan([*items, *(Item(unit, LABELS, each=True) for unit in units[2:] if each)])
+    return Plan([*items, *(Item(unit, LABELS, per_image=True) for unit in units[2:] if each)])
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ class TestKeep:
 
     def test_keeps_of_tensors_what_is_drawn(self, kept_run, units, store, here):
         compute(units, store=store, resources=here)
-        first = SimpleNamespace(drawn=lambda _, tensors: {n: t[:1] for n, t in tensors.items()})
+        first = SimpleNamespace(shrink=lambda _, tensors: {n: t[:1] for n, t in tensors.items()})
         tensors = read_archive(kept_run(store, paper=first)).tensors
         assert {len(tensor) for tensor in tensors.values()} == {1}
 

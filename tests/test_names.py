@@ -1,4 +1,4 @@
-"""Names of modules, functions and classes that the project speaks of are ones that there are."""
+"""Modules, functions and classes that pages and docstrings name exist."""
 
 import importlib
 import json
@@ -25,23 +25,23 @@ def text_of(file):
 
 
 def exists(name):
-    """Say whether a dotted name is a module, or an attribute of one, of any depth."""
+    """Whether a dotted name is a module, or an attribute of one, at any depth."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module(".".join(parts[:end]))
+            value = importlib.import_module(".".join(parts[:end]))
         except ImportError:
             continue
         for attribute in parts[end:]:
-            fields = getattr(found, "__annotations__", {})
-            if not hasattr(found, attribute) and attribute not in fields:
+            fields = getattr(value, "__annotations__", {})
+            if not hasattr(value, attribute) and attribute not in fields:
                 return False
-            found = getattr(found, attribute, None)
+            value = getattr(value, attribute, None)
         return True
     return False
 
 
-def test_what_there_is_not_is_seen():
+def test_missing_name_does_not_exist():
     assert exists("reglib.regularizers.input_gradient_penalty")
     assert exists("suite.units.Training.penalties")
     assert not exists("reglib.regularizers.input_gradient_penalties")
@@ -49,5 +49,5 @@ def test_what_there_is_not_is_seen():
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_names_are_ones_that_there_are(file):
+def test_names_in_file_exist(file):
     assert not [name for name in sorted(set(NAME.findall(text_of(file)))) if not exists(name)]

@@ -148,7 +148,7 @@ class TestCollect:
         data = ("digits-centred", "digits-anywhere", "digits-centred-cropped")
         assert targets == {f"{name}|target" for name in data}
         tensors = {"landscape": torch.ones(2, 2), "curve": torch.ones(3)}
-        kept = pilcro.drawn(PARAMETERS, tensors)
+        kept = pilcro.shrink(PARAMETERS, tensors)
         assert [kept[name].dtype for name in tensors] == [torch.float16, torch.float32]
 
 

@@ -50,7 +50,7 @@ REFUSED_PANELS = {
     "unknown method 'magic'": [FIRST | {"strengths": {"magic": [1.0]}}],
     "chosen, cure: expected one of its strengths": [FIRST | {"chosen": {"cure": 7.0}}],
     "unknown measure 'leak'": [FIRST | {"only": ["leak"]}],
-    "one for a data set": [FIRST, FIRST],
+    "one for each data set": [FIRST, FIRST],
     "a value for": [{name: value for name, value in FIRST.items() if name != "epsilon"}],
 }
 
@@ -65,9 +65,9 @@ class TestPanels:
         with pytest.raises(UsageError, match=message):
             paper.plan(with_panels(*REFUSED_PANELS[message]))
 
-    def test_own_parameters(self):
-        own_ones = {"seeds": [7], "n_few": 3, "n_shifted": 5, "warm_up": 2, "measured": False}
-        parameters = with_panels(FIRST | own_ones | {"fixed_statistics": True})
+    def test_override_parameters(self):
+        overrides = {"seeds": [7], "n_few": 3, "n_shifted": 5, "warm_up": 2, "measured": False}
+        parameters = with_panels(FIRST | overrides | {"fixed_statistics": True})
         (p,) = paper.panels(parameters)
         assert (paper.is_fine_tuned(p), paper.is_fine_tuned(PANEL)) == (True, False)
         units = [u for u in paper.plan(parameters).units() if isinstance(u, Measurement)]
@@ -82,18 +82,18 @@ class TestPanels:
         cure = paper.training(p, paper.Network("cure", p.strengths["cure"][0], 7, True))
         assert (cure.penalties["cure"]["warm_up"], cure.fixed_statistics) == (2, True)
 
-    def test_some_measures_only(self):
+    def test_only_some_measures(self):
         assert not paper.ASKED_FOR & MEASURES.keys()  # they need a null block, or masks
         (p,) = paper.panels(with_panels(FIRST | {"only": ["leakage", "leakage_share"]}))
-        wanted = paper.measures(p)
-        assert [*wanted] == ["accuracy", "leakage", "leakage_share"]
-        leaks, shares = (settings_of(wanted[n], p) for n in ("leakage", "leakage_share"))
+        measures = paper.measures(p)
+        assert [*measures] == ["accuracy", "leakage", "leakage_share"]
+        leaks, shares = (settings_of(measures[n], p) for n in ("leakage", "leakage_share"))
         assert shares == leaks | {"relative": True}
 
-    def test_images_of_the_first_alone_are_kept(self):
+    def test_only_the_first_keeps_maps(self):
         units = paper.plan(with_panels(FIRST, FIRST | {"data": "resized:imagenette160:32"})).units()
-        drawn = {u.training.data for u in units if getattr(u, "metric", "") == "saliency_maps"}
-        assert drawn == {FIRST["data"]}
+        data = {u.training.data for u in units if getattr(u, "metric", "") == "saliency_maps"}
+        assert data == {FIRST["data"]}
 
 
 class TestTrainings:
@@ -120,25 +120,25 @@ class TestTrainings:
         assert with_noise(images, 0.0, generator=generator) is images
         assert with_noise(images, 0.2, generator=generator).std() == pytest.approx(0.2, rel=0.05)
 
-    def test_seeds_of_choice_are_not_compared(self):
+    def test_sweep_seeds_are_not_compared(self):
         values = {"strengths": {"cure": [0.1, 1.0]}, "chosen": {"cure": 1.0}}
         p = SimpleNamespace(seeds=[1, 2], sweep_seeds=[0], **values)
-        found = paper.networks(p)
-        assert {(n.seed, n.chosen) for n in found} == {(0, False), (1, True), (2, True)}
-        assert {(n.method, n.strength) for n in found if n.chosen} == {("none", 0), ("cure", 1)}
+        networks = paper.networks(p)
+        assert {(n.seed, n.chosen) for n in networks} == {(0, False), (1, True), (2, True)}
+        assert {(n.method, n.strength) for n in networks if n.chosen} == {("none", 0), ("cure", 1)}
         p.sweep_seeds = [0, 1]
         with pytest.raises(UsageError, match=r"seeds: expected none of sweep_seeds, got \[1\]"):
             paper.networks(p)
 
 
 class TestMeasures:
-    def test_all_are_there(self):
+    def test_metrics_exist(self):
         assert {measure["metric"] for measure in MEASURES.values()} <= set(METRICS)
         neither_way = {name for name, measure in MEASURES.items() if not measure["better"]}
         assert neither_way == {"faithful", "formula", "share", "distance"}
         assert [name for name, measure in MEASURES.items() if "turned" in measure] == ["faithful"]
 
-    def test_sizes_that_matter_are_those_of_the_claims(self):
+    def test_smallest_effects_match_claims(self):
         for claim in load_claims("side_by_side"):
             metric = claim["test"]["where"]["metric"]
             size = claim["smallest_effect"]["size"]
@@ -150,8 +150,8 @@ class TestMeasures:
 
 
 def rows(values, metric="choice", chosen=False):
-    """Return rows of networks by method and strength, a value a seed."""
-    lines = [(m, s, seed, v) for (m, s), of in values.items() for seed, v in enumerate(of)]
+    """Return rows of networks by method and strength, with a value for each seed."""
+    lines = [(m, s, seed, v) for (m, s), vs in values.items() for seed, v in enumerate(vs)]
     table = pd.DataFrame(lines, columns=["method", "strength", "seed", "value"])
     return table.assign(metric=metric, status="done", chosen=chosen)
 
@@ -167,9 +167,9 @@ class TestChoice:
             ("l1", 1.0): [0.95, np.nan],  # one of them diverged
         }
         compared = rows({("none", 0.0): [0.1], ("noise", 0.1): [0.9]}, chosen=True)
-        both = pd.concat([rows(values), compared])
-        assert paper.strongest_allowed(both) == {"cure": 1.0}
-        table = paper.choice(both).set_index("method")
+        frame = pd.concat([rows(values), compared])
+        assert paper.strongest_allowed(frame) == {"cure": 1.0}
+        table = paper.list_strengths(frame).set_index("method")
         assert table.loc["CURE", "strongest allowed"] == "1"
         assert table.loc["noise on the images", "strongest allowed"] == "none"
         lost = table.loc["CURE", "strength: points of accuracy lost"]
@@ -187,13 +187,13 @@ class TestChoice:
         plain = {("none", 0.0): [0.9], ("cure", 0.1): [0.9]}
         swept = rows(plain | {("cure", 1.0): [float("nan")]})
         other = rows(plain | {("cure", 1.0): [0.9]}, "accuracy")
-        row = paper.choice(pd.concat([swept, other])).iloc[0]
+        row = paper.list_strengths(pd.concat([swept, other])).iloc[0]
         assert row[["strongest allowed", "by the other half"]].tolist() == ["0.1", "1"]
         assert "1: diverged" in row["strength: points of accuracy lost"]
         values = {("none", 0.0): [0.9, 0.8], ("cure", 0.1): [0.89, 0.79]}
         compared = [rows(values, name, chosen=True) for name in ("accuracy", "choice")]
         compared[1]["value"] **= 2
-        row = paper.choice(pd.concat([rows(values), *compared])).iloc[0]
+        row = paper.list_strengths(pd.concat([rows(values), *compared])).iloc[0]
         assert row["lost: shown half, other half"] == "+1.0, +1.7"
 
 
@@ -206,11 +206,11 @@ def cells_of(gaps: dict[str, list[float]]) -> pd.DataFrame:
     values = {("none", 0.0): plain}
     values |= {(m, 1.0): [v + g for v, g in zip(plain, gap)] for m, gap in gaps.items()}
     names = ("attacked", "sensitivity", "formula")
-    flat = {key: [0.9] * len(of) for key, of in values.items()}
+    flat = {key: [0.9] * len(vs) for key, vs in values.items()}
     parts = [rows(values, name, chosen=True) for name in names]
     swept = rows({("none", 0.0): [0.0], ("cure", 9.0): [7.0]}, "attacked")
     frame = pd.concat([*parts, rows(flat, "accuracy", chosen=True), swept])
-    return paper.compared(frame, {name: MEASURES[name] for name in ("accuracy", *names)})
+    return paper.compare(frame, {name: MEASURES[name] for name in ("accuracy", *names)})
 
 
 def panel_of(cells, steps=None):
@@ -230,7 +230,7 @@ class TestCompared:
         assert cure["deviations"] > 0 > cell(gaps, "sensitivity", "cure")["deviations"]
         assert cell(gaps, "formula", "cure")["deviations"] == 0
         assert cure["difference"] == pytest.approx(0.2)
-        assert cure["n"] == 6  # those that chose the strength are not among
+        assert cure["n"] == 6  # without those that chose the strength
         assert cure["strength"] == 1
 
     def test_holm(self):
@@ -241,18 +241,18 @@ class TestCompared:
 
     def test_nothing_chosen(self):
         plain = {("none", 0.0): [0.9]}
-        cells = paper.compared(pd.concat([rows(plain), rows(plain, "accuracy")]), MEASURES)
+        cells = paper.compare(pd.concat([rows(plain), rows(plain, "accuracy")]), MEASURES)
         assert cells.empty
-        assert paper.helping(panel_of(cells)).empty
-        assert paper.every_cell(panel_of(cells)).empty
+        assert paper.rank_gains(panel_of(cells)).empty
+        assert paper.list_cells(panel_of(cells)).empty
         for figure in (
             plots.matrix(**paper.matrix(cells, MEASURES), label="", limit=1),
             plots.gain_and_cost(paper.gains(cells, "attacked"), gain_label="", cost_label=""),
         ):
             assert "not run" in figure.axes[0].texts[0].get_text()
 
-    def test_every_cell_is_listed(self):
-        table = paper.every_cell(panel_of(cells_of({"cure": CLEAR, "noise": VAGUE})))
+    def test_list_of_cells(self):
+        table = paper.list_cells(panel_of(cells_of({"cure": CLEAR, "noise": VAGUE})))
         of_cure = table[(table["measure"] == "accuracy, attacked") & (table["method"] == "CURE")]
         (row,) = of_cure.drop(columns=["measure", "method"]).to_numpy().tolist()
         assert row == [0.5, "0.2000 [0.1934, 0.2066]", "yes"]
@@ -266,23 +266,23 @@ class TestGains:
         assert panel.gain("attacked", "noise").word == "not significant"
         assert f"{values[0]:points}" == "+20.00 points [+19.34, +20.66]"
         assert not panel.gain("attacked", "l1")
-        drawn = paper.gains(panel.cells, "attacked").set_index("method").loc["CURE"]
-        assert drawn["gain"] == pytest.approx(20)
-        assert drawn["gain_low"] < 20 < drawn["gain_high"]
-        assert drawn["cost"] == 0
+        row = paper.gains(panel.cells, "attacked").set_index("method").loc["CURE"]
+        assert row["gain"] == pytest.approx(20)
+        assert row["gain_low"] < 20 < row["gain_high"]
+        assert row["cost"] == 0
 
     def test_largest_first(self):
         cells = cells_of({"noise": CLEAR, "cure": [gap + 0.1 for gap in CLEAR]})
-        found = paper.helping(panel_of(cells))
-        gains = found[found["measure"] == "attacked"]
+        ranked = paper.rank_gains(panel_of(cells))
+        gains = ranked[ranked["measure"] == "attacked"]
         assert gains["method"].tolist() == ["cure", "noise"]
         assert gains["paid"].iloc[0][:3] == (0, 0, 0)
-        assert "sensitivity" not in set(found["measure"])
+        assert "sensitivity" not in set(ranked["measure"])
 
 
 class TestAnswers:
     def answer(self, gaps):
-        """Return the first want, robustness, which is written for PGD training."""
+        """Return the answer to the first want, robustness, which expects PGD training."""
         shown = dict.fromkeys(paper.OWN["panels"], panel_of(cells_of(gaps), {"adversarial": 5.3}))
         return paper.answers(shown, lambda claim: Value(1.0, 0.5, 1.5, n=6, shown="holds")).iloc[0]
 
@@ -293,7 +293,7 @@ class TestAnswers:
         assert "a step takes 5.3 plain ones" in row["Cost"]
         assert 'side-by-side-pgd-training-resists-more">holds</a>' in row["How sure"]
 
-    def test_another_method_than_expected_is_told(self):
+    def test_unexpected_method_is_reported(self):
         row = self.answer({"adversarial": CLEAR, "cure": [gap + 0.1 for gap in CLEAR]})
         assert row["Take"] == "<b>CURE</b>"
         assert "another method" in row["How sure"]
@@ -305,34 +305,34 @@ class TestAnswers:
         shown = dict.fromkeys(paper.OWN["panels"], panel_of(pd.DataFrame(columns=paper.CELL)))
         assert set(paper.answers(shown, lambda claim: Value())["How sure"]) == {"not run"}
 
-    def test_kept_rows_are_those_that_the_page_was_written_for(self):
+    def test_kept_rows_fit_the_page(self):
         kept = load_results("side_by_side", "workstation")
-        shown = paper.shown_panels(kept.frame, parameters("workstation"), {False: {}, True: {}})
-        found = paper.answers(shown, lambda name: claim_value("side_by_side", kept.verdicts, name))
-        methods = found["Take"].str.extract("<b>(.*)</b>")[0].tolist()
+        shown = paper.collect_panels(kept.frame, parameters("workstation"), {False: {}, True: {}})
+        table = paper.answers(shown, lambda name: claim_value("side_by_side", kept.verdicts, name))
+        methods = table["Take"].str.extract("<b>(.*)</b>")[0].tolist()
         assert methods == ["PGD training", "SoftPlus activations", "PGD training"]
-        assert found["How sure"].str.count("holds").tolist() == [1, 0, 1]
+        assert table["How sure"].str.count("holds").tolist() == [1, 0, 1]
 
 
 class TestOverview:
     def test_order_and_looks(self):
         panel = panel_of(cells_of({"noise": VAGUE, "cure": CLEAR}), {"cure": 5.3})
-        found = paper.overview(panel, panel).set_index("method")
-        assert list(found.index) == ["CURE", "noise", "<i>no method</i>"]
-        attacked = found["under attack % ↑"]
+        table = paper.overview(panel, panel).set_index("method")
+        assert list(table.index) == ["CURE", "noise", "<i>no method</i>"]
+        attacked = table["under attack % ↑"]
         assert attacked["CURE"] == '<span class="better">70.0 ± 0.7</span>'
         assert '<span class="pale">' in attacked["noise"]
         assert attacked["<i>no method</i>"] == "50.0"
-        assert '<span class="worse">' in found.loc["CURE", "change of maps % ↓"]
-        assert list(found["time of a step, × ↓"]) == ["5.3", "–", "1.0"]
-        assert set(found["leakage ↓"]) == {"–"}
+        assert '<span class="worse">' in table.loc["CURE", "change of maps % ↓"]
+        assert list(table["time of a step, × ↓"]) == ["5.3", "–", "1.0"]
+        assert set(table["leakage ↓"]) == {"–"}
 
-    def test_the_page_says_by_what_its_rows_are_ordered(self):
+    def test_page_names_the_order_of_rows(self):
         (code,) = [source for _, source in cells_of_page() if "paper.overview" in source]
         assert f'ordered="{paper.OWN["shown"]["attacked"][0]}"' in code
 
 
-def test_sizes_are_those_of_the_metrics():
+def test_sizes_match_defaults_of_metrics():
     text = paper.sizes(PANEL)
     for metric, name, words in (
         ("local_lipschitz_estimate", "noise_std", "of {:g} for the Lipschitz estimate"),
@@ -345,19 +345,19 @@ def test_sizes_are_those_of_the_metrics():
 
 def photographs(root):
     """Write tiles of two photographs as PNG, in the folders of their classes."""
-    shown = load_data("photograph-tiles").test
+    test = load_data("photograph-tiles").test
     for part, rows in (("train", slice(0, 64, 2)), ("test", slice(1, 64, 8))):
-        for name, label in enumerate(shown.labels.unique()[:2]):
+        for name, label in enumerate(test.labels.unique()[:2]):
             folder = root / part / f"photograph {name}"
             folder.mkdir(parents=True)
-            tiles = shown.images[shown.labels == label][rows]
+            tiles = test.images[test.labels == label][rows]
             for number, tile in enumerate(tiles.repeat_interleave(2, 2).repeat_interleave(2, 3)):
                 Image.fromarray(tile.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
     return root
 
 
 def program(root):
-    """Return the program of the page, for a folder and a quarter of the images."""
+    """Return the program of the page for a folder, with a quarter of its images."""
     text = "".join(source for kind, source in cells_of_page() if kind == "markdown")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return code.replace("PATH", str(root)).replace('"n_images": 64', '"n_images": 16')
@@ -367,19 +367,19 @@ class TestProgram:
     def test_strength_is_the_chosen_one(self):
         (tuned,) = filter(paper.is_fine_tuned, paper.panels(parameters("workstation")))
         chosen = paper.Network("adversarial", tuned.chosen["adversarial"], 0, True)
-        found: dict[str, Any] = {}
-        exec(program("folder"), found)
-        assert found["network"].penalties == paper.training(tuned, chosen).penalties
+        names: dict[str, Any] = {}
+        exec(program("folder"), names)
+        assert names["network"].penalties == paper.training(tuned, chosen).penalties
 
     def test_fine_tunes_on_a_folder(self, tmp_path, capsys):
         script = tmp_path / "script.py"
         script.write_text(program(photographs(tmp_path / "images")))
         environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "2"}
         out = subprocess.check_output([sys.executable, script], env=environment, text=True)
-        found: dict[str, Any] = {"__name__": "__main__"}
-        exec(script.read_text(), found)  # reads what the script stored
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(script.read_text(), names)  # reads what the script stored
         assert out in capsys.readouterr().out
-        measured = found["measured"].set_index("metric")
+        measured = names["measured"].set_index("metric")
         assert set(measured["status"]) == {"done"}
         assert measured.loc["accuracy", "value"] > 0.8
         assert measured.loc["robust_accuracy", "value"] <= measured.loc["accuracy", "value"]

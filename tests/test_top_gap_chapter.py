@@ -1,4 +1,4 @@
-"""What the chapter on Top-GAP trains and measures, and its tables of the paper."""
+"""The trainings and measurements that the chapter on Top-GAP plans."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ ARTICLES = "article_canvas"
 
 
 def labels(plan):
-    """Return what the rows of a plan are selected by."""
+    """Return the labels of the rows of a plan."""
     items = [item for item in plan if item.labels is not None]
     return pd.DataFrame([{"metric": getattr(i.unit, "metric", ""), **i.labels} for i in items])
 
@@ -33,20 +33,20 @@ def of_profile(profile, **changes):
     return notebooks.all_parameters(CHAPTER, notebooks.resolve(CHAPTER, profile, changes))
 
 
-def panel(profile="workstation", **own):
-    """Return the only panel of a profile, or of one with a panel of digits."""
-    changes = {"panels": [{"data": "digits-centred"} | own]} if own else {}
+def panel(profile="workstation", **keys):
+    """Return the only panel of a profile, or a panel of digits with the given keys."""
+    changes = {"panels": [{"data": "digits-centred"} | keys]} if keys else {}
     (p,) = top_gap.panels(of_profile(profile, **changes))
     return p
 
 
 @pytest.mark.parametrize("profile", ["desktop", "workstation", "paper"])
-def test_what_headlines_compare_is_trained_with_enough_seeds(profile):
+def test_headlines_have_enough_seeds(profile):
     for p in top_gap.panels(of_profile(profile)):
         made = top_gap.models(p)
         seeds = {v: [m.seed for m in made if m == top_gap.main_model(p, v, m.seed)] for v in TITLES}
         assert all(seeds[v] for v in set(top_gap.VARIANTS) - set(p.left_out))
-        if p.data not in (PHOTOGRAPHS, FROM_SCRATCH):  # of which no headline speaks
+        if p.data not in (PHOTOGRAPHS, FROM_SCRATCH):  # these are in no headline
             of_headlines = {"none", "fpn+l1", top_gap.ALL_THREE, "fpn+pool"} - set(p.left_out)
             assert of_headlines >= {"none", top_gap.ALL_THREE}
             least = p.folds or (3 if p.data == top_gap.CIFAR else 6)
@@ -57,7 +57,7 @@ def test_what_headlines_compare_is_trained_with_enough_seeds(profile):
             check(unit)
 
 
-def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_tested():
+def test_validation_strengths_hold_out_images():
     p = panel(left_out=["k"], validation_strengths=[0.1])
     weak = [m for m in top_gap.models(p) if m.variant == "fpn+l1+pool" and m.strength == 0.1]
     assert {m.validated for m in weak} == {True}
@@ -65,16 +65,16 @@ def test_strengths_for_held_out_images_alone_are_trained_without_them_and_not_te
 
 
 def test_doses_and_sparsest_maps():
-    """A dose is what L1 weighs on a logit; the sparsest maps are of the main strength."""
+    """A dose is the weight of L1 on a logit; the sparsest maps have the main strength."""
     planned = top_gap.plan(of_profile("workstation"))
     rows = labels(planned)
     assert set(rows.loc[rows["sparsest"], "strength"]) == {0.0, 1.0}
     rows = labels(item for item in planned if training_of(item.unit).data == ARTICLES)
     rows = rows[rows["dose"].isin([0.8, 1.0])]
-    kinds = rows[["variant", "k", "strength"]].drop_duplicates().itertuples(index=False)
-    assert {("fpn+l1+pool", 0.08, 10.0), ("l1", 1.0, 1.0)} <= {tuple(kind) for kind in kinds}
+    models = rows[["variant", "k", "strength"]].drop_duplicates().itertuples(index=False)
+    assert {("fpn+l1+pool", 0.08, 10.0), ("l1", 1.0, 1.0)} <= {tuple(model) for model in models}
     auto = rows[(rows["battery"] == "auto") & (rows["variant"] == "fpn+l1+pool")]
-    assert sorted(set(auto["epsilon"])) == [top_gap.rounded(n / 255) for n in (4, 8)]
+    assert sorted(set(auto["epsilon"])) == [top_gap.six_digits(n / 255) for n in (4, 8)]
 
 
 def test_claims_on_autoattack_name_a_strength():
@@ -84,15 +84,15 @@ def test_claims_on_autoattack_name_a_strength():
             assert where.get("main") or where.get("dose") or where.get("strength"), claim["id"]
 
 
-def test_networks_beyond_battery_seeds_meet_the_attacks_of_the_paper_alone():
+def test_battery_seeds_limit_the_battery():
     p = panel(battery_seeds=[0])
     models = [top_gap.main_model(p, "none", seed) for seed in (0, 1)]
-    met = [{labels["battery"] for labels, *_ in top_gap._attacks(p, model)} for model in models]
-    assert met[0] > {"none", "auto"}
-    assert met[1] == {"none"}
+    parts = [{labels["battery"] for labels, *_ in top_gap._attacks(p, model)} for model in models]
+    assert parts[0] > {"none", "auto"}
+    assert parts[1] == {"none"}
 
 
-def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
+def test_variants_change_only_what_they_name():
     p = panel("desktop")
     plain = top_gap.training(p, top_gap.main_model(p, "none", 0))
     assert (plain.network_options["fpn"], plain.network_options["k"]) == (False, 1.0)
@@ -122,7 +122,7 @@ def test_each_variant_is_the_unmodified_network_but_for_what_its_name_says():
     assert both.network_options == plain.network_options | {"fpn": True, "k": 0.02}
 
 
-def test_k_and_strength_are_chosen_on_training_images_that_were_held_out():
+def test_k_and_strength_use_held_out_images():
     p = panel("desktop")
     held_out = [m for m in top_gap.models(p) if m.validated]
     assert {top_gap.training(p, m).n_train for m in held_out} == {3200}  # of 4,000
@@ -131,12 +131,12 @@ def test_k_and_strength_are_chosen_on_training_images_that_were_held_out():
     for model in held_out:
         unit = top_gap.training(p, model)
         assert (unit.folds, unit.fold) == (5, model.seed % 5)
-        (measured,) = top_gap._measured(p, model)
-        assert measured.metric == "accuracy"
+        (spec,) = top_gap._specs(p, model)
+        assert spec.metric == "accuracy"
     assert all(top_gap.training(p, m).folds is None for m in top_gap.models(p) if not m.validated)
 
 
-def test_birds_of_the_paper_are_a_panel_that_their_folds_are_large_enough_for():
+def test_folds_of_birds_are_large_enough():
     (p,) = [p for p in top_gap.panels(of_profile("paper")) if p.data == "cub"]
     made = [top_gap.training(p, model) for model in top_gap.models(p)]
     assert {(u.folds, u.fold) for u in made} == {(5, fold) for fold in range(5)}
@@ -147,21 +147,21 @@ def test_birds_of_the_paper_are_a_panel_that_their_folds_are_large_enough_for():
     in_a_fold = 5_994 // 5  # a fifth of its training images
     assert max(p.n_images, p.n_attacked, p.n_battery, p.n_corrupted) <= in_a_fold
     assert [round(56 * 56 * k) for k in p.k_values] == [64, 128, 256, 512, 1024, 2048]
-    measured = [m for model in top_gap.models(p) for m in top_gap._measured(p, model)]
-    assert {settings.get("data", "cub") for *_, settings in measured} == {"cub", p.shifted}
+    specs = [spec for model in top_gap.models(p) for spec in top_gap._specs(p, model)]
+    assert {settings.get("data", "cub") for *_, settings in specs} == {"cub", p.shifted}
 
 
-def test_panels_that_cannot_be_are_refused():
+def test_impossible_panels_are_refused():
     for panels, message in (
         ([{"data": "a", "epoch": 3}], "unknown key of panels 'epoch': did you mean 'epochs'"),
         ([{"epochs": 3}], "panels: expected a value for data, got {'epochs': 3}"),
-        ([{"data": "a"}, {"data": "a", "k": 0.2}], "one for a data set, got .*'a', 'a'"),
+        ([{"data": "a"}, {"data": "a", "k": 0.2}], "one for each data set, got .*'a', 'a'"),
     ):
         with pytest.raises(UsageError, match=message):
             top_gap.plan(of_profile("desktop") | {"panels": panels})
 
 
-def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
+def test_l1_alone_matches_clean_accuracy():
     columns = ["data", "variant", "strength", "main", "value", "seed", "matched"]
     lines = [
         ("a", "fpn+l1+pool", 1.0, True, 0.7, 0, True),
@@ -176,24 +176,24 @@ def test_l1_alone_is_matched_by_clean_accuracy_on_each_data_set():
     rows = pd.DataFrame(lines, columns=columns)
     rows = rows.assign(metric="accuracy", test="own", status="done")
     expected = rows.pop("matched").tolist()
-    assert top_gap.matched(rows).tolist() == expected
+    assert top_gap.mark_matched(rows).tolist() == expected
 
 
 @pytest.mark.parametrize("profile", [f.parent.name for f in KEPT_RESULTS.glob(f"*/{CHAPTER}.zip")])
-def test_k_is_that_which_held_out_images_choose_and_strength_loses_no_point_there(profile):
+def test_k_and_strength_follow_the_rule(profile):
     rows = load_results(CHAPTER, profile).frame
     held_out = rows[(rows["test"] == "validation") & (rows["metric"] == "accuracy")]
     panels = {p.data: p for p in top_gap.panels(of_profile(profile))}
     assert set(held_out["data"]) == {data for data, p in panels.items() if p.validation_seeds}
-    for data, of in held_out.groupby("data"):
-        mean = of.groupby(["k", "strength"])["value"].mean()
+    for data, rows_of_data in held_out.groupby("data"):
+        mean = rows_of_data.groupby(["k", "strength"])["value"].mean()
         assert panels[data].k == mean.xs(1.0, level="strength").idxmax()
         largest = max(s for s, value in mean[panels[data].k].items() if value >= mean.max() - 0.01)
-        # On articles it was found afterwards, and the page says so.
+        # On articles a larger one was found afterwards, as the page says.
         assert (panels[data].strength, largest) == (1.0, 3.0 if data == ARTICLES else 1.0)
 
 
-def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
+def test_k_is_published_where_none_is_chosen():
     """256 of the 56 x 56 locations of its maps."""
     every, later = top_gap.panels(of_profile("workstation")), [FROM_SCRATCH, top_gap.CIFAR]
     assert [p.data for p in every if not p.validation_seeds] == [PHOTOGRAPHS, *later]
@@ -202,7 +202,7 @@ def test_where_nothing_is_chosen_k_is_that_of_the_paper_s_ablation():
     assert {p.k for p in panels[:-1]} == {round(256 / 56**2, 2)}
 
 
-def test_networks_on_cifar_have_as_few_parameters_and_epochs_as_the_pages_say():
+def test_size_and_epochs_on_cifar_match_page():
     text = (notebooks.NOTEBOOKS / f"{CHAPTER}.ipynb").read_text()
     sizes = {}
     for profile in ("workstation", "paper"):

@@ -33,14 +33,14 @@ def unit(**changes):
     return Training(**fields | changes)
 
 
-def subject(of=None, shown=None, seed=1):
-    of = of or unit()
-    network = build_network(of.network, (1, 16, 16), 3, options=of.network_options, seed=seed)
-    return EvaluatedModel(network.eval(), of, shown or data())
+def subject(training=None, images=None, seed=1):
+    u = training or unit()
+    network = build_network(u.network, (1, 16, 16), 3, options=u.network_options, seed=seed)
+    return EvaluatedModel(network.eval(), u, images or data())
 
 
 def linear(seed, scale=1.0):
-    """Return a linear network, whose predictions small changes of an image turn over."""
+    """Return a linear network, whose predictions small changes of an image flip."""
     torch.manual_seed(seed)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 3)).eval()
     for parameter in network.parameters():
@@ -53,9 +53,9 @@ def images():
 
 
 def values(name, **settings):
-    own = subject()
-    check(Measurement(training=own.unit, metric=name, settings={"n_images": N} | settings))
-    return METRICS[name](own, n_images=N, **settings)
+    model = subject()
+    check(Measurement(training=model.unit, metric=name, settings={"n_images": N} | settings))
+    return METRICS[name](model, n_images=N, **settings)
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +63,13 @@ def _small_batches(monkeypatch):
     monkeypatch.setattr(top_gap_measures, "IMAGES", 3)
 
 
-def test_class_maps_are_measured_in_batches():
+def test_class_map_metrics_in_batches():
     network, masks = subject().network, data().test.masks[:N]
     with torch.no_grad():
         maps = network.class_activation_maps(*images())
-    found = values("class_map_sparsity")
-    torch.testing.assert_close(found.tensors["maps"], maps)
-    torch.testing.assert_close(found.per_image, maps.mean((1, 2)))
+    sparsity = values("class_map_sparsity")
+    torch.testing.assert_close(sparsity.tensors["maps"], maps)
+    torch.testing.assert_close(sparsity.per_image, maps.mean((1, 2)))
     torch.testing.assert_close(values("mask_iou").per_image, metrics.largest_mask_iou(maps, masks))
     beyond = metrics.mask_iou_beyond_others(maps, masks, images()[1])
     torch.testing.assert_close(values("mask_iou_beyond_others").per_image, beyond, equal_nan=True)
@@ -81,34 +81,34 @@ def test_parts_of_the_erf_distance():
         torch.testing.assert_close(values("erf_distance", part=part).per_image, expected)
 
 
-def test_robust_accuracy_is_that_of_the_attack():
+def test_robust_accuracy_follows_the_attack():
     settings = {"steps": 3, "relative_step": 0.5}
     network, source = subject().network, torch.Generator().manual_seed(4)
     attacked = pgd(network, images()[0], epsilon=0.1, generator=source, **settings)
     expected = judged(network, images()[0], attacked, images()[1])
     ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
-    found = values("robust_accuracy", **ask)
-    torch.testing.assert_close(found.tensors["images"], attacked)
-    assert torch.equal(found.per_image, expected.unchanged.double())
+    unchanged = values("robust_accuracy", **ask)
+    torch.testing.assert_close(unchanged.tensors["images"], attacked)
+    assert torch.equal(unchanged.per_image, expected.unchanged.double())
     correct = values("robust_accuracy", counts="correct", **ask).per_image
     assert torch.equal(correct, expected.correct.double())
-    assert not torch.equal(correct, found.per_image)
+    assert not torch.equal(correct, unchanged.per_image)
     assert values("robust_accuracy", attack="fgsm", epsilon=1e-6).per_image.all()
     dropped = values("robust_accuracy", keep_images=False, **ask)
     assert dropped.tensors == {}
-    assert torch.equal(dropped.per_image, found.per_image)
+    assert torch.equal(dropped.per_image, unchanged.per_image)
 
 
-def test_the_logits_under_attack_are_scaled_and_the_prediction_is_judged_as_it_is():
+def test_scale_reveals_masked_gradients():
     sure = linear(1, scale=1e6)  # cross-entropy has no gradient in single precision
     ask = {"attack": "pgd", "epsilon": 0.5, "n_images": N, "attack_settings": {"steps": 20}}
     hidden = METRICS["robust_accuracy"](sure, **ask).per_image
-    found = METRICS["robust_accuracy"](sure, scale=1e-6, **ask).per_image
-    assert torch.equal(found, METRICS["robust_accuracy"](linear(1), **ask).per_image)
-    assert hidden.sum() > found.sum()
+    scaled = METRICS["robust_accuracy"](sure, scale=1e-6, **ask).per_image
+    assert torch.equal(scaled, METRICS["robust_accuracy"](linear(1), **ask).per_image)
+    assert hidden.sum() > scaled.sum()
 
 
-def test_an_attack_is_made_once_for_all_metrics_of_a_network(monkeypatch):
+def test_metrics_share_attacked_images(monkeypatch):
     attack = Mock(wraps=fgsm)
     monkeypatch.setitem(top_gap_measures.ATTACKS, "fgsm", attack)
     network, ask = subject(), {"attack": "fgsm", "n_images": N}
@@ -119,15 +119,15 @@ def test_an_attack_is_made_once_for_all_metrics_of_a_network(monkeypatch):
     assert attack.call_count == 2
 
 
-def test_transfer_shows_the_images_that_attack_another_network():
+def test_transfer_takes_images_of_another_network():
     network, other = linear(1), linear(2)
     network.related = Mock(return_value=other)
     ask = {"attack": "fgsm", "epsilon": 0.2, "n_images": N}
     result = METRICS["robust_accuracy"](network, source=identity(unit(seed=2)), **ask)
     network.related.assert_called_once_with(unit(seed=2))
-    own, attacked = (fgsm(n.network, images()[0], epsilon=0.2) for n in (network, other))
+    direct, attacked = (fgsm(n.network, images()[0], epsilon=0.2) for n in (network, other))
     torch.testing.assert_close(result.tensors["images"], attacked)
-    assert not torch.allclose(attacked, own)
+    assert not torch.allclose(attacked, direct)
     with torch.no_grad():
         before, after = (network.network(x).argmax(1) for x in (images()[0], attacked))
     assert torch.equal(result.per_image, (before == after).double())
@@ -137,19 +137,19 @@ def test_transfer_shows_the_images_that_attack_another_network():
 
 
 def test_effective_receptive_field_of_a_location():
-    maps_of, (shown, _) = subject().network.class_maps, images()
-    height, width = maps_of(shown).shape[-2:]
+    maps_of, (inputs, _) = subject().network.class_maps, images()
+    height, width = maps_of(inputs).shape[-2:]
     assert height == width > 3
     middle = int(0.5 * (height - 1))
-    sizes = metrics.effective_receptive_field(maps_of, shown, location=(middle, 0)).abs().sum(1)
+    sizes = metrics.effective_receptive_field(maps_of, inputs, location=(middle, 0)).abs().sum(1)
     result = values("effective_receptive_field", location=[0.5, 0.0])
     torch.testing.assert_close(result.tensors["field"], sizes.mean(0))
     torch.testing.assert_close(result.per_image, sizes.mean((1, 2)))
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_networks_and_data_that_are_refused():
     plain = subject(unit(network="resnet", network_options=OPTIONS["backbone_options"]))
-    unmasked, shifted = subject(shown=data(masks=False)), subject(unit(pixel_range=(-1, 1)))
+    unmasked, shifted = subject(images=data(masks=False)), subject(unit(pixel_range=(-1, 1)))
     attack, field = {"attack": "fgsm", "epsilon": 0.1}, {"location": [0, 0]}
     without_maps = r"a network with class maps, .*'resnet'"
     for network, name, settings, message in (
@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_refused():
             METRICS[name](network, n_images=N, **settings)
 
 
-def test_masks_of_another_size_are_refused_before_any_training():
+def test_masks_of_another_size_are_refused():
     right = data()
     split = Split(right.test.images, right.test.labels, torch.ones(9, 8, 12, dtype=torch.bool))
     wrong = ImageData(split, split, right.classes, "")
@@ -175,7 +175,7 @@ def test_masks_of_another_size_are_refused_before_any_training():
         top_gap_measures.check_network(network, unit(), wrong, ["mask_iou"])
 
 
-def test_names_are_checked_before_any_time_is_spent():
+def test_names_of_settings_are_checked():
     ask = {"attack": "pgd", "epsilon": 0.1, "n_images": 3}
     for settings, message in (
         ({"attack": "pdg"}, "unknown attack 'pdg': did you mean 'pgd'"),
@@ -190,7 +190,7 @@ def test_names_are_checked_before_any_time_is_spent():
         check(Measurement(training=unit(), metric="erf_distance", settings=part))
 
 
-def test_a_training_with_the_penalty_shrinks_the_class_maps():
+def test_penalty_shrinks_class_maps():
     sizes = []
     for strength in (0.0, 10.0):
         penalised = unit(epochs=15, penalties={"class_map_l1": {"strength": strength}})

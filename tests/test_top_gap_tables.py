@@ -1,4 +1,4 @@
-"""Tables and sentences of the chapter on Top-GAP, by hand."""
+"""Tables and pictures of the chapter on Top-GAP, on rows made by hand."""
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ def table(rows=ROWS, columns=COLUMNS, **changes):
     return frame.assign(**{n: v for n, v in (same | changes).items() if n not in columns})
 
 
-def test_attacks_are_those_of_trainings_that_did_not_diverge():
+def test_attacks_leave_out_diverged_trainings():
     assert len(top_gap.attacks(table(), "none")) == 4
     assert top_gap.attacks(table(), "none that was run").empty
     both = top_gap.attacks(table(attack=np.nan, parts=np.nan), "none", variant=["fpn", "pool"])
@@ -35,7 +35,7 @@ def test_attacks_are_those_of_trainings_that_did_not_diverge():
     assert top_gap.attacks(diverged, "none")["value"].tolist() == [0.5, 0.25, 1.0]
 
 
-def test_attacks_are_named_by_what_tells_them_apart():
+def test_names_tell_attacks_apart():
     columns = ["battery", "attack", "parts", "steps", "scale", "counts", "epsilon"]
     rows = [
         ("none", "fgsm", "", 1, 1.0, "unchanged", 1 / 255),
@@ -61,69 +61,69 @@ def test_attacks_are_named_by_what_tells_them_apart():
     assert others == ["square, ε 8/255", "logits × 100, ε 8/255", "transfer, ε 8/255"]
 
 
-def test_a_printed_table_writes_what_is_missing_as_a_dash():
+def test_published_table_has_dashes_for_nan():
     entry = {"number": "3", "shows": "accuracy", "columns": ["a", "b"]}
     published = {"tables": [entry | {"rows": [[0.5, np.nan], [True, 2]]}]}
-    title, frame = top_gap.printed(published, "3")
+    title, frame = top_gap.read_table(published, "3")
     assert title == "Table 3 of the paper: accuracy."
     assert frame.to_numpy().tolist() == [["0.5", "–"], [True, "2"]]
     published["tables"][0]["number"] = "7"
-    _, frame = top_gap.printed(published, "7")
+    _, frame = top_gap.read_table(published, "7")
     assert frame["a"].tolist() == ["0.5", "yes"]
 
 
-def test_sizes_stand_beside_those_that_the_paper_prints():
+def test_map_means_include_published_ones():
     rows = [("laptop", 0, "fpn+l1+pool", "class_map_sparsity", 0.25)]
     a8 = {"number": "A8", "shows": "", "columns": ["penalty on", "mean of the map"]}
     published = {"tables": [a8 | {"rows": [["last", 0.1], ["Top-GAP, k = 784", 0.5]]}]}
-    found = top_gap.sizes(table(rows, k=0.5), published)
-    assert found[["k", "value", "who"]].to_numpy().tolist() == [
+    means = top_gap.map_means(table(rows, k=0.5), published)
+    assert means[["k", "value", "who"]].to_numpy().tolist() == [
         [0.5, 0.25, "MNIST, laptop"],
         [0.25, 0.5, "published: CUB, ResNet-18"],
     ]
 
 
-def test_training_steps_are_those_of_the_benchmark():
+def test_training_steps_come_from_the_benchmark():
     step = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}
     rows = [
         step | {"case": "training step, ResNet-18, batch 16: with L1 / backbone"},
         step | {"case": "PGD, 20 steps"},
         step | {"case": "training step, another", "benchmark": "training step"},
     ]
-    found = top_gap_steps({"rows": rows})
-    assert found.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
+    steps = top_gap_steps({"rows": rows})
+    assert steps.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
     assert len(top_gap_steps(measured("cpu"))) == 2
 
 
 class TestPictures:
     MAPS = np.arange(32, dtype="uint8").reshape(2, 4, 4)
 
-    def results(self, *kept):
-        return [Results(pd.DataFrame(), pd.DataFrame(), arrays, {}) for arrays in kept]
+    def results(self, *runs):
+        return [Results(pd.DataFrame(), pd.DataFrame(), arrays, {}) for arrays in runs]
 
-    def test_maps_are_of_one_run_and_beside_images_that_are_kept(self):
+    def test_maps_come_from_one_run_with_images(self):
         images = {"mnist|images": np.ones((2, 3, 4, 4), "uint8")}
         run = images | {"mnist|maps|none": self.MAPS, "cifar10|maps|none": self.MAPS}
-        found = top_gap.class_maps(self.results(run, images | {"mnist|maps|l1": self.MAPS}))
-        assert found["labels"] == ["MNIST"] * 2
-        assert found["titles"][:4] == ["image", "unmodified", "pooling", "L1"]
-        image, plain, _, of_another_run, *_ = found["rows"][1]
+        grid = top_gap.class_maps(self.results(run, images | {"mnist|maps|l1": self.MAPS}))
+        assert grid["labels"] == ["MNIST"] * 2
+        assert grid["titles"][:4] == ["image", "unmodified", "pooling", "L1"]
+        image, plain, _, of_another_run, *_ = grid["rows"][1]
         assert (image.shape, plain.tolist()) == ((3, 4, 4), self.MAPS[1].tolist())
         assert of_another_run is None
         assert top_gap.class_maps(self.results({}))["rows"] == [[None]]
 
-    def test_fields_stand_by_location_above_the_pixels_that_hold_half(self):
+    def test_fields_by_location_with_half_shares(self):
         fields = {"corner": np.eye(2), "quarter": np.ones((2, 2)), "centre": np.eye(4)}
-        kept = {f"mnist|erf|none|{at}": field for at, field in fields.items()}
-        found = top_gap.receptive_fields(self.results(kept | {"a|images": self.MAPS}), "none")
-        assert [row[0].shape for row in found["rows"]] == [f.shape for f in fields.values()]
-        assert found["notes"] == [["half in 25%"], ["half in 50%"], ["half in 12%"]]
-        assert (found["titles"], found["labels"]) == (["MNIST"], [*fields])
+        arrays = {f"mnist|erf|none|{at}": field for at, field in fields.items()}
+        grid = top_gap.receptive_fields(self.results(arrays | {"a|images": self.MAPS}), "none")
+        assert [row[0].shape for row in grid["rows"]] == [f.shape for f in fields.values()]
+        assert grid["notes"] == [["half in 25%"], ["half in 50%"], ["half in 12%"]]
+        assert (grid["titles"], grid["labels"]) == (["MNIST"], [*fields])
 
-    def test_fields_narrow_at_all_locations_where_the_record_says_so(self):
+    def test_fields_narrow_where_the_record_says(self):
         kept = [load_results("top_gap", profile) for profile in ("desktop", "workstation")]
         plain, top = (top_gap.receptive_fields(kept, v) for v in ("none", top_gap.ALL_THREE))
-        halves = [[[*map(top_gap.half_in, row)] for row in found["rows"]] for found in (plain, top)]
+        halves = [[[*map(top_gap.half_share, row)] for row in f["rows"]] for f in (plain, top)]
         narrower = np.less(*halves[::-1]).all(0)
         assert len(plain["titles"]) == 7
         assert [*np.array(plain["titles"])[narrower]] == [name_of("resized:imagenette160:128")]

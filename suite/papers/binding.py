@@ -1,4 +1,4 @@
-"""Metrics of an evaluated model: what they take by name comes from the model and its images."""
+"""Metrics of tensors as metrics of an evaluated model, which supplies their arguments by name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ def _maps(subject: EvaluatedModel, saliency: str, n_images: int) -> Tensor:
 def _effects(
     subject: EvaluatedModel, n_images: int, score: str = "probability", patch: int = 1
 ) -> Tensor:
-    """Effects of the pixels, from logits that are the same for every saliency method and score."""
+    """Return the effects of the pixels; all saliency methods and scores share their logits."""
 
     def compute() -> Tensor:
         model = fast_double_backward(subject.folded)
@@ -28,7 +28,8 @@ def _effects(
     return metrics.effects_on(score, logits, subject.test_uint8(n_images)[1])
 
 
-# Arguments of metrics by name, of the first test images; what these take are settings.
+# Sources of the arguments of metrics, by name, on the first test images. Their own arguments are
+# settings.
 ARGUMENTS: dict[str, Callable[..., Any]] = {
     "model": lambda subject: subject.folded,
     "images": lambda subject, n_images: subject.test_images(n_images)[0],
@@ -39,7 +40,7 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
     "effects": _effects,
     "generator": lambda subject, seed=0: subject.generator(seed),
 }
-# Units choose no baseline, which JSON cannot hold.
+# JSON cannot hold a baseline, so units choose none.
 NO_SETTINGS = {*ARGUMENTS, "baseline", "subject", "values"}
 
 
@@ -47,18 +48,18 @@ def _result(values: Tensor) -> Result:
     return Result(values)
 
 
-def of_subject(
+def bind(
     metric: Callable[..., Any], result: Callable[..., Result] = _result, **defaults: Any
 ) -> Callable[..., Result]:
-    """Let a metric take from an evaluated model what has the name of one of `ARGUMENTS`.
+    """Bind a metric to evaluated models: these supply each argument that `ARGUMENTS` names.
 
-    The settings, as the signature of the returned function says, are what these arguments depend
-    on, the other arguments of the metric, and those of `result`.
+    The returned function takes the model and settings, as its signature says: those that the
+    supplied arguments depend on, the other arguments of the metric, and those of `result`.
 
     Args:
         metric: a function of tensors, such as those of `suite.metrics`.
-        result: makes the result of what the metric returns, its argument `values`.
-        defaults: of settings, in place of those of the functions.
+        result: makes the result from `values`, which the metric returns.
+        defaults: of settings; they override those of the functions.
     """
     sources = {name: ARGUMENTS[name] for name in _parameters(metric) if name in ARGUMENTS}
     parameters: dict[str, inspect.Parameter] = {}
@@ -70,19 +71,19 @@ def of_subject(
         if p.name not in NO_SETTINGS
     ]
 
-    def measured(subject: EvaluatedModel, **settings: Any) -> Result:
+    def measure(subject: EvaluatedModel, **settings: Any) -> Result:
         settings = defaults | settings
 
-        def call(function: Callable[..., Any], **given: Any) -> Any:
+        def call(function: Callable[..., Any], **arguments: Any) -> Any:
             names = settings.keys() & _parameters(function)
-            return function(**given, **{name: settings[name] for name in names})
+            return function(**arguments, **{name: settings[name] for name in names})
 
-        arguments = {name: call(source, subject=subject) for name, source in sources.items()}
-        return call(result, values=call(metric, **arguments))
+        supplied = {name: call(source, subject=subject) for name, source in sources.items()}
+        return call(result, values=call(metric, **supplied))
 
     subject = inspect.Parameter("subject", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    measured.__signature__ = inspect.Signature([subject, *keywords])  # type: ignore[attr-defined]
-    return measured
+    measure.__signature__ = inspect.Signature([subject, *keywords])  # type: ignore[attr-defined]
+    return measure
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -90,5 +91,5 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def area(values: Tensor) -> Result:
-    """Return the areas under curves, and keep the curves."""
+    """Return the areas under curves; keep the curves."""
     return Result(metrics.area_under_curve(values), {"curves": values})

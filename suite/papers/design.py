@@ -1,5 +1,6 @@
-"""The plan of a chapter: its units, what the rows of each are selected by, and what is drawn."""
+"""The plan of a chapter: its units, the labels of their rows, and the arrays of its figures."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
@@ -13,30 +14,30 @@ from torch import Tensor
 from suite.errors import RunFailed, check_keys, expected
 from suite.units import FIELDS, Measurement, Network, Unit, Values, training_of
 
-# Columns of the table of units that the rows have, unless a label of that name takes their place.
+# Columns of the table of units that rows keep, unless a label has the same name.
 RESULT = "data network epochs seed metric value std n undefined status seconds key".split()
-# Data whose images in colour may be kept: those of the user, and toys on free photographs.
+# Data whose colour images may be kept: the user's own, and toys on free photographs.
 OWN_IMAGES = ("imagefolder:", "textured")
 Tensors = Mapping[str, Tensor]
-Arrays = dict[str, Any]  # by the name of what is drawn
+Arrays = dict[str, Any]  # by name; figures draw them
 Derived = tuple[pd.DataFrame, Arrays]  # the rows of a chapter, and its arrays
 
 
 class Item(NamedTuple):
     """A unit of a plan.
 
-    `labels` are what its row is selected by, None where it has no row; with `each` it has a row an
-    image. `keep` names its arrays, see `Plan.arrays`; none are read where it is empty.
+    `labels` select its row; None: it has no row. With `per_image` it has a row for each image.
+    `keep` names its arrays, see `Plan.arrays`; if it is empty, no array is read.
     """
 
     unit: Unit
     labels: Values | None = None
     keep: str = ""
-    each: bool = False
+    per_image: bool = False
 
 
-class Wanted(NamedTuple):
-    """A metric with its settings, and the labels of its row."""
+class Spec(NamedTuple):
+    """What to measure: a metric with its settings, and the labels of the row."""
 
     labels: dict[str, Any]
     metric: str
@@ -44,10 +45,10 @@ class Wanted(NamedTuple):
 
 
 class Plan(list[Item]):
-    """The units of a chapter in their order, each with what becomes of it."""
+    """The units of a chapter in order, with the rows and arrays that each gives."""
 
     def units(self) -> list[Unit]:
-        """Return the units, each once, as `suite.runs.compute` takes them."""
+        """Return the units, each once, in the order that `suite.runs.compute` keeps."""
         return [*{name(item.unit): item.unit for item in self}.values()]
 
     def collect(
@@ -56,75 +57,75 @@ class Plan(list[Item]):
         """Return the rows that claims are judged on, and the arrays that figures draw.
 
         Args:
-            paper: the module of the chapter. It may have `drawn(parameters, tensors)`, which makes
-                what is drawn, and kept, of the tensors of a unit, and `derive(parameters, rows,
-                arrays)`, which makes the rows and arrays of the chapter of those of the plan.
+            paper: the module of the chapter. It may have `shrink(parameters, tensors)`, which
+                reduces the tensors of a unit to those that figures draw and archives keep. It may
+                have `derive(parameters, rows, arrays)`, which turns the rows and arrays of the plan
+                into those of the chapter.
             parameters: of the run.
             computed: a row for each of `units`, in their order, from `suite.runs.compute`.
-            store: where their values and tensors are.
+            store: holds the values and tensors of the units.
         """
         by_unit = computed.set_axis([*map(name, self.units())])
-        rows, arrays = self.rows(by_unit, store), self.arrays(paper, parameters, by_unit, store)
-        return getattr(paper, "derive", lambda _, *found: found)(parameters, rows, arrays)
+        derived = self.rows(by_unit, store), self.arrays(paper, parameters, by_unit, store)
+        return paper.derive(parameters, *derived) if hasattr(paper, "derive") else derived
 
     def rows(self, by_unit: pd.DataFrame, store: Any) -> pd.DataFrame:
-        """Return the rows of the items that have labels: what was measured, and these."""
-        whole = [item for item in self if item.labels is not None and not item.each]
-        found = by_unit.loc[[name(item.unit) for item in whole]]
-        measured = found[[column for column in RESULT if column in found]].to_dict("records")
-        parts = [pd.DataFrame([row | dict(i.labels or {}) for row, i in zip(measured, whole)])]
-        parts += [images(i, by_unit["key"][name(i.unit)], store) for i in self if i.each]
+        """Return the rows of the items that have labels: the results, and the labels."""
+        items = [item for item in self if item.labels is not None and not item.per_image]
+        columns = [column for column in RESULT if column in by_unit]
+        results = by_unit.loc[[name(i.unit) for i in items], columns].to_dict("records")
+        parts = [pd.DataFrame([row | dict(i.labels or {}) for row, i in zip(results, items)])]
+        parts += [image_rows(i, by_unit["key"][name(i.unit)], store) for i in self if i.per_image]
         return pd.concat(parts, ignore_index=True)
 
     def arrays(self, paper: Any, parameters: Values, by_unit: pd.DataFrame, store: Any) -> Arrays:
-        """Return what is drawn of the items that `keep` it.
+        """Return the arrays of the items that have a name, `keep`.
 
-        An array that is alone in its unit has that name, others NAME|PART. Of several of one name
-        it is the mean.
+        The only array of a unit has this name; several are called NAME|PART. Arrays of the same
+        name are averaged.
         """
-        found = defaultdict(list)
+        by_name = defaultdict(list)
         for item in (item for item in self if item.keep):
             tensors = store.read_tensors(by_unit["key"][name(item.unit)]) or {}
-            shown = drawn(paper, parameters, item.unit, tensors)
-            for part, tensor in shown.items():
+            tensors = select_tensors(paper, parameters, item.unit, tensors)
+            for part, tensor in tensors.items():
                 half = tensor.dtype == torch.float16
                 array = (tensor.float() if half else tensor).numpy()
-                found[item.keep if len(shown) == 1 else f"{item.keep}|{part}"].append(array)
-        means = ((key, np.mean(arrays, axis=0), arrays[0].dtype) for key, arrays in found.items())
-        return {key: mean.astype(dtype) for key, mean, dtype in means}
+                by_name[item.keep if len(tensors) == 1 else f"{item.keep}|{part}"].append(array)
+        return {n: np.mean(a, axis=0).astype(a[0].dtype) for n, a in by_name.items()}
 
 
 def name(unit: Unit) -> str:
-    """Return what tells a unit from all others."""
+    """Return the name of a unit: its identity as text."""
     return str(unit.identity)
 
 
-def drawn(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tensors:
-    """Return what is drawn, and so what is kept, of the tensors of a unit.
+def select_tensors(paper: Any, parameters: Values, unit: Unit, tensors: Tensors) -> Tensors:
+    """Return the tensors of a unit that are drawn, and so kept, as the chapter shrinks them.
 
-    Test images in colour are photographs, which results that are kept must not hold.
+    Test images in colour are photographs, which kept results must not hold.
     """
     free = training_of(unit).data.startswith(OWN_IMAGES)
     if getattr(unit, "metric", "") != "activation_ascent" and not free:
         colour = [n for n in tensors.keys() & {"image", "images"} if tensors[n].shape[-3] != 1]
         tensors = {name: tensor for name, tensor in tensors.items() if name not in colour}
-    return paper.drawn(parameters, tensors) if hasattr(paper, "drawn") else dict(tensors)
+    return paper.shrink(parameters, tensors) if hasattr(paper, "shrink") else dict(tensors)
 
 
-def images(item: Item, key: str, store: Any) -> pd.DataFrame:
-    """Return what was measured of each image.
+def image_rows(item: Item, key: str, store: Any) -> pd.DataFrame:
+    """Return the rows of a measurement, one for each image.
 
     Args:
-        item: a measurement; its settings may have `first` and `step` where it does not take the
-            first images.
+        item: the measurement. Its settings may have `first` and `step`, the first image and the
+            distance between images.
         key: of its unit.
-        store: where it is.
+        store: holds the unit.
 
     Returns:
-        One row an image: the labels, data, network, metric, image (its position in the test split),
-        the settings that are numbers or names, value, a column for each tensor with a number an
-        image, and NAME_1, NAME_2, ... for each with several, at most 20, or NAME_A, NAME_B, ... for
-        the `saliencies` of the unit.
+        The labels, data, network, metric, image (its position in the test split), the settings that
+        are numbers or names, and the value. A tensor (B,) is a column of its name; a tensor (B, K)
+        with K <= 20 is columns NAME_1, NAME_2, ..., or NAME_A, NAME_B, ... for the `saliencies` of
+        the unit.
 
     Raises:
         RunFailed: the measurement is not stored, or has no values for single images.
@@ -135,58 +136,57 @@ def images(item: Item, key: str, store: Any) -> pd.DataFrame:
         raise RunFailed(f"{unit}: expected values for each image in the store, got none")
     settings = {"first": 0, "step": 1, **unit.settings}
     first, step, _ = (settings.pop(part) for part in ("first", "step", "n_images"))
-    kinds = settings.pop("saliencies", range(1, 21))
+    endings = settings.pop("saliencies", range(1, 21))
     columns = {"image": range(first, first + len(values) * step, step), "value": values}
     for part, tensor in (store.read_tensors(key) or {}).items():
         if tensor.shape == (len(values),):
             columns[part] = tensor.numpy()
         elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
-            columns |= {f"{part}_{n}": v.numpy() for n, v in zip(kinds, tensor.unbind(1))}
+            columns |= {f"{part}_{n}": v.numpy() for n, v in zip(endings, tensor.unbind(1))}
     settings = {part: v for part, v in settings.items() if not isinstance(v, Mapping | list)}
-    of = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
-    return pd.DataFrame(columns).assign(**{**of, **settings, **(item.labels or {})})
+    about = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
+    return pd.DataFrame(columns).assign(**{**about, **settings, **(item.labels or {})})
 
 
 def measurement(network: Network, metric: str, **settings: Any) -> Measurement:
-    """Return a measurement by its settings."""
+    """Return the measurement of a metric on a network."""
     return Measurement(training=network, metric=metric, settings=settings)
 
 
-def grid(networks: Iterable[tuple[Network, Values]], wanted: Iterable[Wanted]) -> Iterator[Item]:
-    """Yield all that is wanted of each network, whose rows have its labels, too."""
-    wanted = [*wanted]
-    for network, common in networks:
-        for labels, metric, settings in wanted:
-            yield Item(measurement(network, metric, **settings), {**common, **labels})
+def grid(networks: Iterable[tuple[Network, Values]], specs: Iterable[Spec]) -> Iterator[Item]:
+    """Yield the measurement of each spec on each network; a row has the labels of both."""
+    for (network, common), (labels, metric, settings) in itertools.product(networks, specs):
+        yield Item(measurement(network, metric, **settings), {**common, **labels})
 
 
 def settings_of(measure: Values, p: SimpleNamespace) -> dict[str, Any]:
     """Return the settings of a measure.
 
     Args:
-        measure: its `settings`, and its `parameters`: further ones, that `p` has by other names,
-            or that are such settings themselves.
-        p: parameters of a panel; those that are None are left out.
+        measure: its `settings` are fixed. Its `parameters` map further settings to the parameters
+            of `p` that have their values, or to such a measure, for settings that are a mapping.
+        p: parameters of a panel; a setting whose parameter is None is left out.
     """
-    own = {
-        key: settings_of(of, p) if isinstance(of, Mapping) else getattr(p, of)
-        for key, of in measure.get("parameters", {}).items()
+    values = {
+        key: settings_of(source, p) if isinstance(source, Mapping) else getattr(p, source)
+        for key, source in measure.get("parameters", {}).items()
     }
-    return measure.get("settings", {}) | {n: value for n, value in own.items() if value is not None}
+    return measure.get("settings", {}) | {n: v for n, v in values.items() if v is not None}
 
 
-def changed(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
-    """Return the parameters of a panel with some that are others, or new."""
+def replace(p: SimpleNamespace, **changes: Any) -> SimpleNamespace:
+    """Return the parameters of a panel with some replaced or added."""
     return SimpleNamespace(**{**vars(p), **changes})
 
 
-def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterator[Wanted]:
-    """Yield measures, once `each` for what they are measured at in a panel, which labels the rows.
+def specify(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterator[Spec]:
+    """Yield the specs of measures in a panel.
 
     Args:
-        measures: by name: `metric`, what `settings_of` takes, further `labels`, and `each`, the
-            parameter of the panel that lists what it is measured at, if there is one.
-        names: of measures, with spaces between; or whether each of them is taken.
+        measures: by name: `metric`, what `settings_of` takes, and further `labels`. A measure with
+            `each` is taken once for each entry of this parameter of the panel. An entry overrides
+            parameters, and labels the row.
+        names: of the measures, separated by spaces; or a mapping to whether they are taken.
         p: parameters of the panel.
     """
     if isinstance(names, Mapping):
@@ -194,40 +194,42 @@ def wanted(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterato
     for name in names.split():
         measure = measures[name]
         for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
-            settings = settings_of(measure, changed(p, **at))
+            settings = settings_of(measure, replace(p, **at))
             labels = {"metric": name.format(**at), **at, **measure.get("labels", {})}
-            yield Wanted(labels, measure["metric"], settings)
+            yield Spec(labels, measure["metric"], settings)
 
 
 def panels_of(
     parameters: Values,
-    own: Values = MappingProxyType({}),
+    defaults: Values = MappingProxyType({}),
     required: Collection[str] = ("data", "network", "epochs"),
     *,
     kind: str = "panels",
     never: Collection[str] = (),
-    alone: bool = False,
+    unique_data: bool = False,
 ) -> list[SimpleNamespace]:
-    """Return the parameters of panels: each one's own before those of the chapter.
+    """Return the parameters of panels: their own take precedence over those of the chapter.
+
+    A panel may have any parameter of the chapter, the keys of `defaults`, and fields of its
+    trainings, which are in `fields`, too.
 
     Args:
         parameters: of the chapter.
-        own: further keys of a panel, with what they are where it does not say it. Besides, it may
-            have any parameter of the chapter, and fields of its trainings, which are in `fields`.
+        defaults: of further keys of a panel.
         required: keys that a panel must have.
-        kind: name of the parameter that holds them, for messages.
-        never: fields and parameters that they must not have, besides penalties and the seed.
-        alone: whether each must have a data set of its own.
+        kind: name of the parameter that holds the panels, for messages.
+        never: fields and parameters that a panel must not have, besides penalties and the seed.
+        unique_data: whether each panel must have a data set of its own.
 
     Raises:
-        UsageError: a key that is not known, one that is missing, or two panels of one data set.
+        UsageError: a key is unknown or missing, or two panels have the same data set.
     """
-    known, found = FIELDS | own.keys() | parameters.keys() - {kind, "profile"}, []
+    known, panels = FIELDS | defaults.keys() | parameters.keys() - {kind, "profile"}, []
     for panel in parameters[kind]:
         check_keys(kind, panel, known - {"penalties", "seed", *never}, required)
         fields = {key: value for key, value in panel.items() if key in FIELDS}
-        found.append(SimpleNamespace(**{**own, **parameters, **panel}, fields=fields))
-    names = [p.data for p in found]
-    if alone and len(set(names)) < len(names):
-        raise expected(kind, "one for a data set", names)
-    return found
+        panels.append(SimpleNamespace(**{**defaults, **parameters, **panel}, fields=fields))
+    names = [p.data for p in panels]
+    if unique_data and len(set(names)) < len(names):
+        raise expected(kind, "one for each data set", names)
+    return panels

@@ -17,7 +17,7 @@ from suite.evidence.names import PANEL, name_of
 from suite.evidence.quote import Value, paired, unpaired
 from suite.evidence.results import Results
 from suite.methods import input_gradient
-from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, grid, measurement, panels_of
+from suite.papers.design import Arrays, Derived, Item, Plan, Spec, grid, measurement, panels_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values, log_spaced
 
@@ -76,13 +76,13 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
     }
 
 
-def measures(p: SimpleNamespace) -> Iterator[Wanted]:
+def measures(p: SimpleNamespace) -> Iterator[Spec]:
     """Yield what is measured of each network: accuracy, and metrics of two kinds of map.
 
     Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
     networks have the absolute gradient as a third kind of map, but no squares.
     """
-    yield Wanted({}, "accuracy", {})
+    yield Spec({}, "accuracy", {})
     paired = bool(p.paired_alphas)
     for saliency in (*SALIENCIES, "absolute_gradient") if paired else SALIENCIES:
         label, common = {"saliency": saliency}, {"saliency": saliency, "n_images": p.n_images}
@@ -90,11 +90,11 @@ def measures(p: SimpleNamespace) -> Iterator[Wanted]:
         for changed, score in itertools.product(CHANGED[:1] if paired else CHANGED, SCORES):
             squares = {"patch": p.patch} if changed == "squares" else {}
             labels = label | {"score": score, "changed": changed}
-            yield Wanted(labels, "faithfulness_estimate", common | {"score": score} | squares)
+            yield Spec(labels, "faithfulness_estimate", common | {"score": score} | squares)
         for way in ({}, {"normalised": True}):
-            yield Wanted(label | way, "local_lipschitz_estimate", noisy | way)
-        yield Wanted(label, "max_sensitivity", noisy)
-        yield Wanted(label, "entropy", common)
+            yield Spec(label | way, "local_lipschitz_estimate", noisy | way)
+        yield Spec(label, "max_sensitivity", noisy)
+        yield Spec(label, "entropy", common)
 
 
 def maps(p: SimpleNamespace) -> Iterator[Item]:

@@ -125,7 +125,8 @@ def plan(parameters: Values) -> Plan:
             keep = name if name in FIGURES else ""
             if unit.settings.get("keep_maps"):
                 keep = f"{name}|{unit.settings['first']}"
-            items.append(Item(unit, labels, keep, each=name not in (*FIGURES, "accuracy")))
+            per_image = name not in (*FIGURES, "accuracy")
+            items.append(Item(unit, labels, keep, per_image))
     return items
 
 
@@ -251,7 +252,7 @@ def _compared(parameters: Values, arrays: Arrays, quality: pd.DataFrame) -> Arra
     return {f"compared_{name}": array for name, array in compared.items()}
 
 
-def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: maps of at most `DRAWN_WIDTH` pixels."""
     return {n: _shrunk(t) if n.endswith("maps") else t for n, t in tensors.items()}
 

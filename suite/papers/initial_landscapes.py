@@ -18,7 +18,7 @@ from suite.errors import check_keys
 from suite.evidence import quote, tables
 from suite.metrics import centre_to_rim
 from suite.networks import build_network
-from suite.papers.design import Arrays, Item, changed, measurement, wanted
+from suite.papers.design import Arrays, Item, measurement, replace, specify
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 from suite.papers.pilcro_measures import Condition
@@ -42,11 +42,11 @@ def items(measures: Values, p: SimpleNamespace) -> Iterator[Item]:
     for name, given in p.untrained.items():
         check_keys(f"untrained {name!r}", given, KEYS, KEYS[:2])
         fields = {key: value for key, value in given.items() if key != "conditions"}
-        p = changed(p, n_landscape=p.n_start_images, n_other=max(1, p.n_start_images // 2), draws=1)
-        p = changed(p, conditions=[{"condition": c} for c in given.get("conditions", CONDITIONS)])
-        of_all = (changed(p, of=of) for of in (None, "paths"))
-        plain, paths = ([*wanted(measures, "importance_landscape", one)] for one in of_all)
-        under = [*wanted(measures, "landscape_under", p)]
+        p = replace(p, n_landscape=p.n_start_images, n_other=max(1, p.n_start_images // 2), draws=1)
+        p = replace(p, conditions=[{"condition": c} for c in given.get("conditions", CONDITIONS)])
+        of_all = (replace(p, of=of) for of in (None, "paths"))
+        plain, paths = ([*specify(measures, "importance_landscape", one)] for one in of_all)
+        under = [*specify(measures, "landscape_under", p)]
         for seed in range(p.n_start):
             network = Training(**fields, epochs=0, learning_rate=1.0, seed=seed)
             maps = [(PLAIN, one) for one in plain] + [(PATHS, one) for one in paths if seed == 0]

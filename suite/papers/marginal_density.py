@@ -13,7 +13,7 @@ from suite import methods
 from suite.errors import unknown
 from suite.methods import penalty, scheduled
 from suite.papers import design
-from suite.papers.design import Arrays, Derived, Item, Plan, Wanted, changed, panels_of
+from suite.papers.design import Arrays, Derived, Item, Plan, Spec, panels_of, replace
 from suite.papers.names import NAMES
 from suite.units import Training, Values, training_of
 
@@ -62,10 +62,10 @@ def training(
     return Training(**scheduled(fields, warm_up=p.warm_up), seed=seed)
 
 
-def _wanted(p: SimpleNamespace, names: str) -> Iterator[Wanted]:
-    """Yield measures, and those of sets: see `suite.papers.design.wanted`."""
+def _wanted(p: SimpleNamespace, names: str) -> Iterator[Spec]:
+    """Yield measures, and those of sets: see `suite.papers.design.specify`."""
     every = " ".join(NAMED["sets"].get(name, name) for name in names.split())
-    for each in design.wanted(NAMED["measures"], every, p):
+    for each in design.specify(NAMED["measures"], every, p):
         each.labels.pop("relative_step", None)  # follows from others
         each.labels["attack"] = each.settings.get("attack")
         yield each
@@ -77,7 +77,7 @@ def _grid(
     names: Iterable[str],
     strengths: Sequence[float],
     seeds: Sequence[int],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[Spec],
     norms: Sequence[float] = (2.0,),
 ) -> Iterator[Item]:
     """Yield what is measured of the networks of a panel, one for each method and seed.
@@ -130,10 +130,10 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
     for p in found["photo_panels"]:
         sizes = [("l2", size) for size in p.photo_l2] + [("linf", size) for size in p.photo_linf]
         p.readings = [_reading(norm, size, size / 8) for norm, size in sizes]
-    radii = changed(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
+    radii = replace(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
     orders = [2.0, *sweep.norms]
-    norms = changed(sweep, few_seeds=parameters["few_seeds"], orders=orders)
-    long = changed(first, orders=orders)
+    norms = replace(sweep, few_seeds=parameters["few_seeds"], orders=orders)
+    long = replace(first, orders=orders)
     mlps = [p for p in found["block_panels"] if p.network == "mlp"]
     found |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms], "long": [long]}
     return found | {"first_groups": found["group_panels"][:1]}
@@ -143,7 +143,7 @@ def _of_sweep(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the trade-off: what each method gives, at each strength, for clean accuracy."""
     blocks = p.data.startswith("blockmnist")
     readings = [_reading(**each) for each in p.pgd if each["norm"] == "l2" or not blocks]
-    here = changed(p, readings=readings, balls=p.balls[1:], noises=p.noises[-1:])
+    here = replace(p, readings=readings, balls=p.balls[1:], noises=p.noises[-1:])
     own = "swept_blocks" if blocks else "cosine_gradient"
     wanted = [*_wanted(here, f"swept {own} {ON_REQUEST * (ON_REQUEST in p.metrics)}")]
     known = {each.labels["metric"] for each in wanted}
@@ -187,7 +187,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
     return pd.concat([part for part in parts if len(part)], ignore_index=True), arrays
 
 
-def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: of curves their mean over images."""
     return {n: t.view(-1, t.shape[-1]).mean(0) if n == "curves" else t for n, t in tensors.items()}
 

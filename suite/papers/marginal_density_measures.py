@@ -12,7 +12,7 @@ from reglib.autodiff import input_gradient
 from suite import metrics
 from suite.data import ImageData, load_data, null_block_masks
 from suite.errors import UsageError
-from suite.papers.binding import area, of_subject
+from suite.papers.binding import area, bind
 from suite.training import optimizers
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.training.loop import initial_network
@@ -220,8 +220,8 @@ def activation_ascent(
 
 
 METRICS: dict[str, Callable[..., Result]] = {
-    "density_gradient": of_subject(metrics.density_gradients),
-    "insertion_auc": of_subject(_insertion_curve, area),
-    "logit_gradient": of_subject(metrics.logit_gradients, _logit_gradient),
-    "pixel_perturbation": of_subject(_perturbation, area, saliency="smooth_grad"),
+    "density_gradient": bind(metrics.density_gradients),
+    "insertion_auc": bind(_insertion_curve, area),
+    "logit_gradient": bind(metrics.logit_gradients, _logit_gradient),
+    "pixel_perturbation": bind(_perturbation, area, saliency="smooth_grad"),
 }

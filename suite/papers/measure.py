@@ -14,7 +14,7 @@ from suite.papers import group_features, second_order, side_by_side_measures, to
 from suite.papers import marginal_density_measures as density_measures
 from suite.papers import pilcro_measures as landscape_measures
 from suite.papers import your_measures as own_measures
-from suite.papers.binding import of_subject
+from suite.papers.binding import bind
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import COUNT, POSITIVE, Measurement, require
 
@@ -69,7 +69,7 @@ OF_TENSORS += "local_lipschitz_estimate max_sensitivity".split()
 METRICS: dict[str, Callable[..., Result]] = {
     "accuracy": accuracy,
     "saliency_maps": saliency_maps,
-    **{name: of_subject(getattr(metrics, name)) for name in OF_TENSORS},
+    **{name: bind(getattr(metrics, name)) for name in OF_TENSORS},
     **density_measures.METRICS,
     **{name: metric for module in MODULES for name, metric in _metrics_in(module).items()},
 }

@@ -1,4 +1,4 @@
-"""What chapters measure, and call measures and columns: `names.yml`, in the order of tables."""
+"""The measures of the chapters and the names in their tables, read from `names.yml`."""
 
 from pathlib import Path
 from typing import Any

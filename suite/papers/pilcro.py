@@ -24,7 +24,7 @@ from suite.evidence.statistics import as_ratio, mean_interval
 from suite.methods import SIDE_BY_SIDE, Change, scheduled
 from suite.networks import build_network
 from suite.papers import design, initial_landscapes
-from suite.papers.design import Item, Plan, Wanted, changed, grid, measurement, panels_of, wanted
+from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, replace, specify
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 from suite.units import Network, Pretrained, Training, Values, identity
@@ -75,24 +75,24 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
     return Training(**fields | changes, seed=seed)
 
 
-def measures(p: SimpleNamespace) -> Iterator[Wanted]:
+def measures(p: SimpleNamespace) -> Iterator[Spec]:
     """Yield what is measured of each network at the end of its training."""
     names = {"accuracy cross_entropy": True, "top_5": p.data in ("cifar100", "imagenet")}
     # Top-5 accuracy is of the data of the paper.
     names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
-    return wanted(MEASURES, names | {"accuracy_by_location": p.data.startswith("digits")}, p)
+    return specify(MEASURES, names | {"accuracy_by_location": p.data.startswith("digits")}, p)
 
 
-def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Wanted]:
+def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Spec]:
     """Yield what is measured under corruptions; with another network, and as pixels go.
 
     The images are then those that both classify right.
     """
     pairs = itertools.product(p.categories or metrics.CORRUPTIONS, p.levels)
-    p = changed(p, corruptions=[{"category": c, "level": level} for c, level in pairs])
+    p = replace(p, corruptions=[{"category": c, "level": level} for c, level in pairs])
     if other is None:
-        return wanted(MEASURES, "corrupted_accuracy", p)
-    return wanted(MEASURES, "robustness ablation", changed(p, beside=identity(other)))
+        return specify(MEASURES, "corrupted_accuracy", p)
+    return specify(MEASURES, "robustness ablation", replace(p, beside=identity(other)))
 
 
 def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
     return labels | {"data": data, "pair": "", "alpha": strength, "epochs": 0}
 
 
-def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterator[Item]:
+def _items(network: Network, labels: Values, wanted: Iterable[Spec]) -> Iterator[Item]:
     """Yield what is measured of a network; arrays are named by its model, and that beside it."""
     beside = f", beside {labels['pair']}" if labels["pair"] else ""
     start = f"{labels['data']}|{labels['model']}{beside}|{getattr(network, 'seed', 0)}"
@@ -114,7 +114,7 @@ def _items(network: Network, labels: Values, wanted: Iterable[Wanted]) -> Iterat
 
 def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
     """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
-    p = changed(p, draws=None, of=None)  # landscapes of networks, with all classes
+    p = replace(p, draws=None, of=None)  # landscapes of networks, with all classes
     models = [m for m in every_model(p.alphas) if p.models is None or m in p.models]
     few = [m for m in models if m not in p.compared] if p.few is None else p.few
     data = label(vars(p))
@@ -134,7 +134,7 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
                 earlier = training(p, model, seed, epochs=epochs), labels | {"epochs": epochs}
-                yield from grid([earlier], wanted(MEASURES, EARLY, p))
+                yield from grid([earlier], specify(MEASURES, EARLY, p))
     n_positions = math.prod(image_shape(p.data)[1:])
     for alpha in p.printed_alphas if data == p.data and p.models is None else []:
         network = training(p, f"target {alpha * n_positions:.17g}", p.seeds[0])
@@ -158,12 +158,12 @@ def plan(parameters: Values) -> Plan:
     """
     panels = panels_of(parameters, OF_PANEL, never=NAMES["pilcro"]["alone"].split())
     found, p = Plan(item for p in panels for item in _of_panel(p)), SimpleNamespace(**parameters)
-    p = changed(p, block=p.block_pretrained, draws=None, of=None)
-    as_is = changed(p, n_landscape=p.n_pretrained, draws=p.n_draws_pretrained)
-    of_kind = {"as it is": [*wanted(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
+    p = replace(p, block=p.block_pretrained, draws=None, of=None)
+    as_is = replace(p, n_landscape=p.n_pretrained, draws=p.n_draws_pretrained)
+    of_kind = {"as it is": [*specify(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
     for model, of in {"its paths": "paths", "the images": "target"}.items():
-        static = wanted(MEASURES, "tv block_tv centre_to_rim", changed(p, of=of))
-        of_kind[model] = [*static, Wanted({}, LANDSCAPE, {"of": of})]
+        static = specify(MEASURES, "tv block_tv centre_to_rim", replace(p, of=of))
+        of_kind[model] = [*static, Spec({}, LANDSCAPE, {"of": of})]
     for pair in parameters["pretrained"]:
         if [type(part) for part in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
@@ -196,7 +196,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
     return rows.reindex(columns=[*columns, "status"]), arrays
 
 
-def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: landscapes in half precision."""
     return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
 

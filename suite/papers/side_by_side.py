@@ -1,4 +1,4 @@
-"""Side by side: every method at several strengths, by the measures of all papers."""
+"""Side by side: every method at several strengths, on the measures of all papers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
 from suite.methods import SIDE_BY_SIDE, scheduled
 from suite.papers import design
-from suite.papers.design import Item, Plan, Wanted, panels_of
+from suite.papers.design import Item, Plan, Spec, panels_of
 from suite.papers.names import NAMES
 from suite.units import Training, Values
 
@@ -26,47 +26,47 @@ Settings = dict[str, Any]
 
 METHODS = {method.name: method for method in SIDE_BY_SIDE}
 TITLES = {name: method.title for name, method in METHODS.items()}
-SHORT = {name: each.short or each.title for name, each in METHODS.items() if name != "none"}
-# Clean accuracy that a method may cost, on the images that strengths are chosen on.
+SHORT = {name: m.short or m.title for name, m in METHODS.items() if name != "none"}
+# Clean accuracy that a method may cost, on the images that choose its strength.
 MOST_LOST = 0.01
 ROUNDING = 1e-9
-# What is measured, see `suite.papers.design.wanted`, and where `better` is: up (1), down (-1) or
-# neither (0). The value of a measure that is `turned` gets the other sign.
+# Measures, see `suite.papers.design.specify`. `better` is the better direction: up (1), down (-1)
+# or neither (0). The value of a measure that is `turned` changes its sign.
 OWN: Settings = NAMES["side_by_side"]
 MEASURES: dict[str, Settings] = OWN["measures"]
-# The smallest difference that matters, as in the claims; of other measures it is a factor, of
-# the entropy one of the number of pixels that it stands for.
+# The smallest difference that matters, as in the claims. For other measures it is a factor; for the
+# entropy, a factor of the number of pixels that it corresponds to.
 FACTOR = 1.1
-SMALLEST = {name: each["smallest"] for name, each in MEASURES.items() if "smallest" in each}
+SMALLEST = {name: m["smallest"] for name, m in MEASURES.items() if "smallest" in m}
 SMALLEST |= {"entropy": math.log(FACTOR)}
-# Measures that need a null block, or masks and backgrounds: taken where a panel asks for them.
-ASKED_FOR = {name for name, each in MEASURES.items() if each.get("asked_for")}
-# Further keys of a panel: `warm_up` of every penalty, `measured`, whether networks that choose
-# strengths get more than their accuracy, `only`, the measures that are taken.
+# Measures that need a null block, or masks and backgrounds; only panels that name them have them.
+ASKED_FOR = {name for name, m in MEASURES.items() if m.get("asked_for")}
+# Further keys of a panel: `warm_up` of every penalty; `measured`, whether the networks that choose
+# strengths have all measures, not only accuracy; `only`, the measures to take.
 REQUIRED = "data network epochs learning_rate strengths chosen epsilon shift".split()
 OF_PANEL = dict.fromkeys([*REQUIRED[4:], "top_gap", "n_shifted", "n_targets"])
 OF_PANEL |= {"warm_up": 0, "measured": True, "only": None}
-# Of a cell: what is compared with no method, over the seeds that both have.
+# Columns of a cell: a method against no method, over the seeds that both have.
 ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
 CELL += ["matters", "stands"]
-PER_ROW = 7  # maps
+PER_ROW = 7  # maps in a row
 
 
 def measures(p: SimpleNamespace) -> dict[str, Settings]:
-    """Return the measures of a panel; accuracy, always one, is of the half that chose nothing.
+    """Return the measures of a panel; accuracy, on the half that chose no strength, is always one.
 
     Raises:
-        UsageError: `only` names a measure that is not known.
+        UsageError: `only` names an unknown measure.
     """
     for name in p.only or ():
         check_name("measure", name, MEASURES)
-    wanted = MEASURES.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
-    return {name: each for name, each in MEASURES.items() if name in wanted}
+    names = MEASURES.keys() - ASKED_FOR if p.only is None else {"accuracy", *p.only}
+    return {name: measure for name, measure in MEASURES.items() if name in names}
 
 
 class Network(NamedTuple):
-    """A network of a panel: `chosen` ones are compared, the others say which strength to choose."""
+    """A network of a panel: `chosen` ones are compared; the others choose the strength."""
 
     method: str
     strength: float
@@ -75,36 +75,36 @@ class Network(NamedTuple):
 
 
 def panels(parameters: Values) -> list[SimpleNamespace]:
-    """Return the parameters of each panel: its own before those of the chapter.
+    """Return the parameters of each panel: its own override those of the chapter.
 
     Raises:
-        UsageError: a key that is not known or is missing, a method that is not known or is chosen
-            at a strength that is not among its own, or two panels of one data set.
+        UsageError: a key is unknown or missing, a method is unknown or chosen at a strength that it
+            does not have, or two panels have the same data set.
     """
-    found = panels_of(parameters, OF_PANEL, REQUIRED, alone=True)
-    for p in found:
+    result = panels_of(parameters, OF_PANEL, REQUIRED, unique_data=True)
+    for p in result:
         p.swapped = f"{p.data}_swapped"
         for method in [*p.strengths, *p.chosen]:
             check_name("method", method, SHORT)
         for method, strength in p.chosen.items():
             if strength not in (tried := p.strengths.get(method, [])):
                 raise expected(f"chosen, {method}", f"one of its strengths, {tried}", strength)
-    return found
+    return result
 
 
 def is_fine_tuned(p: SimpleNamespace) -> bool:
-    """Whether the networks of a panel are fine-tuned: trained as they evaluate."""
+    """Whether a panel fine-tunes its networks: trains them in evaluation mode."""
     return bool(getattr(p, "fixed_statistics", False))
 
 
 def networks(p: SimpleNamespace) -> list[Network]:
-    """Return the networks of a panel: all strengths, and the chosen ones with seeds of their own.
+    """Return the networks of a panel: all strengths, and the chosen ones with other seeds.
 
     Raises:
-        UsageError: a seed is among both.
+        UsageError: `seeds` and `sweep_seeds` share a seed.
     """
-    if both := {*p.seeds} & {*p.sweep_seeds}:
-        raise expected("seeds", "none of sweep_seeds", sorted(both))
+    if shared := {*p.seeds} & {*p.sweep_seeds}:
+        raise expected("seeds", "none of sweep_seeds", sorted(shared))
     settings = [("none", 0.0)]
     settings += [(method, s) for method, strengths in p.strengths.items() for s in strengths]
     swept = [Network(m, s, seed, False) for m, s in settings for seed in p.sweep_seeds]
@@ -113,7 +113,7 @@ def networks(p: SimpleNamespace) -> list[Network]:
 
 
 def training(p: SimpleNamespace, network: Network) -> Training:
-    """Return the training of a network; with Top-GAP it has the options of `top_gap`, too."""
+    """Return the training of a network; Top-GAP takes the options of `top_gap`, too."""
     fields = METHODS[network.method].apply(p.fields, network.strength)
     if network.method == "top_gap":
         fields["network_options"] = fields.get("network_options", {}) | p.top_gap
@@ -121,51 +121,52 @@ def training(p: SimpleNamespace, network: Network) -> Training:
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of the chapter; maps are drawn of its first panel."""
-    measured, drawn, trained = Plan(), Plan(), Plan()
+    """Return the units of the chapter; only the first panel has maps that are drawn."""
+    measurements, maps, trainings = Plan(), Plan(), Plan()
     for number, p in enumerate(panels(parameters)):
-        every = [*design.wanted(MEASURES, " ".join(measures(p)), p)]
-        choice = Wanted({"metric": "choice"}, "accuracy", {"half": 0})
+        specs = [*design.specify(MEASURES, " ".join(measures(p)), p)]
+        choice = Spec({"metric": "choice"}, "accuracy", {"half": 0})
         for network in networks(p):
             unit = training(p, network)
-            trained.append(Item(unit))
-            taken = every if network.chosen or p.measured else every[:1]
+            trainings.append(Item(unit))
+            taken = specs if network.chosen or p.measured else specs[:1]
             labels = {n: v for n, v in network._asdict().items() if n != "seed"}
-            measured += design.grid([(unit, labels)], [choice, *taken])
+            measurements += design.grid([(unit, labels)], [choice, *taken])
             if number == 0 and network.chosen and network.seed == p.seeds[0]:
                 settings = {"saliency": "logit_gradient", "n_images": p.n_maps}
-                maps = design.measurement(unit, "saliency_maps", **settings)
-                drawn.append(Item(maps, keep=f"{p.data}|{network.method}"))
-    return Plan([*measured, *drawn, *trained])
+                measurement = design.measurement(unit, "saliency_maps", **settings)
+                maps.append(Item(measurement, keep=f"{p.data}|{network.method}"))
+    return Plan([*measurements, *maps, *trainings])
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
-    """Return one row a network and measure, and images and maps."""
-    turned = rows["metric"].isin([name for name, each in MEASURES.items() if "turned" in each])
+    """Return a row for each network and measure, and images and maps."""
+    turned = rows["metric"].isin([name for name, m in MEASURES.items() if "turned" in m])
     return rows.assign(value=rows["value"].where(~turned, -rows["value"])), arrays
 
 
 def matters(measure: str, base: float, mean: float) -> bool:
-    """Whether a difference of means is of a size that matters."""
+    """Whether a difference of means is large enough to matter."""
     if measure in SMALLEST:
         return abs(mean - base) >= SMALLEST[measure]
     return bool(min(base, mean) <= 0 or max(base / mean, mean / base) >= FACTOR)
 
 
 def strongest_allowed(rows: pd.DataFrame) -> dict[str, float]:
-    """Return by method its strongest strength that costs at most `MOST_LOST` of clean accuracy.
+    """Return the strongest strength of each method that costs at most `MOST_LOST` of accuracy.
 
-    A method of which each strength costs more, or diverges, has none. Rows: see `lost`.
+    A method has none where each strength costs more or diverges. Rows: see `mean_losses`.
     """
-    losses = lost(rows)
+    losses = mean_losses(rows)
     allowed = losses[losses["lost"] <= MOST_LOST + ROUNDING]  # not where a training diverged
     return dict(allowed.groupby("method", sort=False)["strength"].max())
 
 
-def lost(rows: pd.DataFrame) -> pd.DataFrame:
+def mean_losses(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the clean accuracy that each strength costs, a mean over seeds: `lost`.
 
-    Rows are of one panel; of the metric "choice", those that are not compared are looked at.
+    The rows are those of one panel. Networks that choose strengths are used, by the metric
+    "choice".
     """
     rows = rows[(rows["metric"] == "choice") & ~rows["chosen"].astype(bool)]
     plain = rows[rows["method"] == "none"].set_index("seed")["value"]
@@ -176,7 +177,7 @@ def lost(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Panel(NamedTuple):
-    """What was measured on a data set; `steps`: time of a training step, over a plain one."""
+    """The results on a data set; `steps`: time of a training step over that of a plain one."""
 
     p: SimpleNamespace | None
     rows: pd.DataFrame
@@ -185,7 +186,7 @@ class Panel(NamedTuple):
     steps: Mapping[str, float]
 
     def gain(self, measure: str, method: str) -> Value:
-        """Return the difference from no method; its word is better, worse or not significant."""
+        """Return the difference from no method, with a word: better, worse or not significant."""
         at = (self.cells["measure"] == measure) & (self.cells["method"] == method)
         if not at.any():
             return Value()
@@ -201,35 +202,35 @@ class Panel(NamedTuple):
         return name_of(self.p.data) if self.p else ""
 
 
-def shown_panels(
+def collect_panels(
     rows: pd.DataFrame, parameters: Values, steps: Mapping[bool, Values]
 ) -> dict[str, Panel]:
-    """Return the panels of a profile by their titles; one that was not planned is empty.
+    """Return the panels of a profile by title; one that was not planned is empty.
 
     `steps` are times of a step, without and with fine-tuning.
     """
     planned = {p.data: p for p in panels(parameters)}
-    found = {}
+    by_title = {}
     for title, data in (OWN["panels"] | {"Small network": next(iter(planned))}).items():
         p = planned.get(data)
-        wanted, times = (measures(p), steps[is_fine_tuned(p)]) if p else ({}, {})
+        known, times = (measures(p), steps[is_fine_tuned(p)]) if p else ({}, {})
         of_data = rows[(rows["data"] == data) & bool(p)]
-        found[title] = Panel(p, of_data, wanted, compared(of_data, wanted), times)
-    return found
+        by_title[title] = Panel(p, of_data, known, compare(of_data, known), times)
+    return by_title
 
 
-def compared(rows: pd.DataFrame, measures: Mapping[str, Settings]) -> pd.DataFrame:
-    """Compare each method at its chosen strength with none, measure by measure, over seeds.
+def compare(rows: pd.DataFrame, measures: Mapping[str, Settings]) -> pd.DataFrame:
+    """Compare each method at its chosen strength with no method, on each measure, over seeds.
 
-    Rows are of one panel and profile. Of the columns `CELL`, `deviations` is the difference over
-    the standard deviation between seeds, positive where it is better and 0 where the measure has
-    no better side; `matters`, whether its size does; `stands`, whether it is significant after
-    Holm's adjustment for the methods of the measure.
+    The rows are those of one panel and profile. Columns: `CELL`. `deviations` is the difference
+    over the standard deviation between seeds: positive if better, 0 if the measure has no better
+    direction. `matters` says whether the difference is large enough to matter; `stands`, whether it
+    is significant after Holm's adjustment for the methods of the measure.
     """
     rows = rows[(rows["status"] == "done") & rows["chosen"].astype(bool)]
     wide = rows.pivot_table("value", ["metric", "method"], "seed")
     strengths = rows.groupby("method")["strength"].first()
-    found = []
+    frames = []
     for name in [name for name in measures if name in wide.index]:
         of_measure = pd.DataFrame(wide.xs(name, level="metric"))
         spread = float(np.sqrt(of_measure.T.var().mean()))
@@ -244,12 +245,12 @@ def compared(rows: pd.DataFrame, measures: Mapping[str, Settings]) -> pd.DataFra
             cells.append(cell | {"p": t_test_p(values - base)})
         frame = pd.DataFrame(cells).reindex(columns=CELL)
         adjusted = np.array(holm(frame["p"].tolist()))
-        found.append(frame.assign(p_holm=adjusted, stands=adjusted < 0.05))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=CELL)
+        frames.append(frame.assign(p_holm=adjusted, stands=adjusted < 0.05))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=CELL)
 
 
-def every_cell(panel: Panel) -> pd.DataFrame:
-    """Write every cell with its interval, a row a measure and method."""
+def list_cells(panel: Panel) -> pd.DataFrame:
+    """Return a table of every cell with its interval, a row for each measure and method."""
     cells = panel.cells.round({"difference": 9})
     ends = [interval_text(Interval._make(row)) for row in cells[[*ENDS, "n"]].to_numpy()]
     names = {"measure": {n: m["title"] for n, m in panel.measures.items()}, "method": SHORT}
@@ -259,7 +260,7 @@ def every_cell(panel: Panel) -> pd.DataFrame:
 
 
 def short_number(value: float) -> str:
-    """Write a difference with a sign and two digits, at most to 0.001, without a leading zero.
+    """Format a difference with a sign and two digits, at most to 0.001, without a leading zero.
 
     >>> short_number(0.1234), short_number(-0.0052), short_number(12.3), short_number(-0.0003)
     ('+.12', '−.005', '+12', '0')
@@ -268,38 +269,38 @@ def short_number(value: float) -> str:
     return text.replace("0.", ".", 1).replace("-", "−", 1)
 
 
-def helping(panel: Panel) -> pd.DataFrame:
-    """Return what helps: cells that stand, are better and matter, the largest gain first.
+def rank_gains(panel: Panel) -> pd.DataFrame:
+    """Return the cells that are significantly better and matter, the largest gain first.
 
-    Accuracy is no gain but `paid`, an interval of points.
+    Accuracy is not a gain but the price, `paid`: an interval in points.
     """
     cells, accuracy = panel.cells, panel.cells[panel.cells["measure"] == "accuracy"]
     ends = zip(accuracy["method"], (100 * accuracy[ENDS]).to_numpy(), accuracy["n"])
-    paid = {method: Interval._make([*three, n]) for method, three, n in ends}
+    paid = {method: Interval._make([*interval, n]) for method, interval, n in ends}
     good = cells["stands"].astype(bool) & cells["matters"].astype(bool) & (cells["deviations"] > 0)
-    found = cells[good & (cells["measure"] != "accuracy")]
-    return found.assign(paid=found["method"].map(paid)).sort_values("deviations", ascending=False)
+    gains = cells[good & (cells["measure"] != "accuracy")]
+    return gains.assign(paid=gains["method"].map(paid)).sort_values("deviations", ascending=False)
 
 
 def answers(panels: Mapping[str, Panel], verdict: Callable[[str], Value]) -> pd.DataFrame:
-    """Return "want, take, gain, cost" in HTML: what helps most, see `helping`, want by want.
+    """Return the table "want, take, gain, cost" in HTML: the largest gain for each want.
 
-    Each row was written for one method; where another one helps more it says so. `verdict` gives
-    that on a claim.
+    See `rank_gains`. Each row was written for one method; it says so where another method gains
+    more. `verdict` returns the verdict on a claim.
     """
     return pd.DataFrame([_answer(want, panels[want["panel"]], verdict) for want in OWN["wants"]])
 
 
 def _answer(want: Values, panel: Panel, verdict: Callable[[str], Value]) -> dict[str, str]:
-    found = helping(panel)
-    found = found[found["measure"] == want["measure"]]
+    ranked = rank_gains(panel)
+    ranked = ranked[ranked["measure"] == want["measure"]]
     row = {"If you want": want["want"], "Take": "–", "Gain": "–", "Cost": "–"}
-    if found.empty:
+    if ranked.empty:
         return row | {"How sure": "nothing helps significantly" if len(panel.cells) else "not run"}
-    best = found.iloc[0]
+    best = ranked.iloc[0]
     method, unit = best["method"], want["unit"]
     about = f": {OWN['about'][method]}" if method in OWN["about"] else ""
-    # Shares are written in percent where the want names a unit, points.
+    # Where the unit of a want is points, shares are written in percent.
     factor, sign, digits = (100, "%", ".0f") if unit else (1, "", ".2f")
     gain = Interval._make([*(factor * best[ENDS].astype(float)), best["n"]])
     base, mean = (f"{factor * best[name]:{digits}}{sign}" for name in ("base", "mean"))
@@ -323,9 +324,9 @@ def _answer(want: Values, panel: Panel, verdict: Callable[[str], Value]) -> dict
 
 
 def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
-    """Return the table of all methods, in HTML, the most robust first; `leaks` has leakage.
+    """Return the table of all methods in HTML, the most robust first; leakage is from `leaks`.
 
-    A number is a mean over networks, ± half of the interval of its difference from no method.
+    A number is a mean over networks, ± half the interval of its difference from no method.
     """
     cells = pd.concat([panel.cells, leaks.cells[leaks.cells["measure"] == "leakage"]])
     at: dict[Any, Any] = {(cell.measure, cell.method): cell for cell in cells.itertuples()}
@@ -346,17 +347,17 @@ def overview(panel: Panel, leaks: Panel) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def choice(rows: pd.DataFrame) -> pd.DataFrame:
-    """List the strengths of each method, which one is allowed and chosen, and what each costs.
+def list_strengths(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the strengths of each method and their costs, the allowed and the chosen one.
 
-    The last column is what compared networks cost, on both halves of the test images.
+    The last column is the cost of the compared networks on both halves of the test images.
     """
-    allowed, losses = strongest_allowed(rows), lost(rows).set_index("method")
+    allowed, losses = strongest_allowed(rows), mean_losses(rows).set_index("method")
     elsewhere = strongest_allowed(rows[rows["metric"] == "accuracy"].assign(metric="choice"))
     taken = rows[rows["chosen"].astype(bool)]
     chosen = taken.groupby("method")["strength"].first()
     means = taken.pivot_table("value", "method", "metric")
-    listed = []
+    table = []
     for method in [m for m in SHORT if m in losses.index]:
         pairs = losses.loc[[method]].to_numpy(float)
         costs = [f"{s:.3g}: " + ("diverged" if c != c else f"{100 * c:+.1f}") for s, c in pairs]
@@ -366,22 +367,22 @@ def choice(rows: pd.DataFrame) -> pd.DataFrame:
         row["by the other half"] = f"{elsewhere[method]:.3g}" if method in elsewhere else "none"
         row["compared at"] = f"{chosen[method]:.3g}" if method in chosen else "–"
         if method in chosen and {"accuracy", "choice"} <= {*means}:
-            shown, other = 100 * (means.loc["none"] - means.loc[method])[["accuracy", "choice"]]
-            row["lost: shown half, other half"] = f"{shown:+.1f}, {other:+.1f}"
-        listed.append(row)
-    return pd.DataFrame(listed).fillna("–")
+            compared, other = 100 * (means.loc["none"] - means.loc[method])[["accuracy", "choice"]]
+            row["lost: shown half, other half"] = f"{compared:+.1f}, {other:+.1f}"
+        table.append(row)
+    return pd.DataFrame(table).fillna("–")
 
 
 def sizes(p: SimpleNamespace) -> str:
-    """Say how strong attacks on a panel are, if any, and of how many images its measures are."""
+    """Return a sentence: the radius of the attacks on a panel, and its numbers of images."""
     radii = {"radius": 255 * p.epsilon, "trained": 255 * p.chosen.get("adversarial", np.nan)}
     return str(OWN["sentences"]["few" if p.only else "sizes"]).format(**vars(p) | radii)
 
 
 def map_grid(results: Results) -> dict[str, list[Any]]:
-    """Return what `suite.plots.pictures` draws: an image, and the maps of all methods.
+    """Return an image and the maps of all methods, for `suite.plots.pictures`.
 
-    A map is on a scale of its own, up to its 99th percentile.
+    Each map has its own scale, up to its 99th percentile.
     """
     (image,) = {name for name in results.arrays if name.endswith("|none|images")}
     data, picture = image.partition("|")[0], results.arrays[image][0].squeeze()
@@ -392,31 +393,31 @@ def map_grid(results: Results) -> dict[str, list[Any]]:
         pictures[SHORT.get(method, "no method")] = np.clip(values / top, -1, 1)
     grids: dict[str, list[Any]] = {"rows": [*pictures.values()], "notes": [*pictures]}
     starts = range(0, len(pictures), PER_ROW)
-    return {name: [each[n : n + PER_ROW] for n in starts] for name, each in grids.items()}
+    return {name: [cells[n : n + PER_ROW] for n in starts] for name, cells in grids.items()}
 
 
 def matrix(cells: pd.DataFrame, measures: Mapping[str, Settings]) -> dict[str, pd.DataFrame]:
-    """Return what `suite.plots.matrix` draws: `deviations` as colours, differences as numbers."""
-    arrows = {1: " ↑", 0: "", -1: " ↓"}  # where better is
+    """Return arguments of `suite.plots.matrix`: `deviations` as colours, differences as text."""
+    arrows = {1: " ↑", 0: "", -1: " ↓"}  # the better direction
     rows = [name for name in measures if name in set(cells["measure"])]
     columns = [name for name in SHORT if name in set(cells["method"])]
     titles = {n: measures[n]["title"] + arrows[measures[n]["better"]] for n in rows}
     cells = cells.assign(numbers=cells["difference"].map(short_number))
     parts = {"values": "deviations", "numbers": "numbers", "sure": "stands"}
     empty: dict[str, Any] = {"values": np.nan, "numbers": "", "sure": False}
-    found = {}
+    frames = {}
     for name, column in parts.items():
         wide = cells.pivot(index="measure", columns="method", values=column)
         wide = wide.reindex(index=rows, columns=columns)
-        found[name] = wide.where(wide.notna(), empty[name]).rename(titles).rename(columns=SHORT)
-    return found
+        frames[name] = wide.where(wide.notna(), empty[name]).rename(titles).rename(columns=SHORT)
+    return frames
 
 
 def curves(rows: pd.DataFrame, measures: Mapping[str, Settings], names: list[str]) -> pd.DataFrame:
-    """Return what was measured along the strengths of the papers' methods, by sweep seeds.
+    """Return measures along the strengths of the papers' methods, by sweep seeds.
 
     Returns:
-        `method`, `x` (clean accuracy), `value` and `measure`; each method begins with none.
+        `method`, `x` (clean accuracy), `value` and `measure`; each method begins with no method.
     """
     rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     means = rows.pivot_table("value", ["method", "strength"], "metric").reset_index()
@@ -428,9 +429,9 @@ def curves(rows: pd.DataFrame, measures: Mapping[str, Settings], names: list[str
 
 
 def gains(cells: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return what `suite.plots.gain_and_cost` draws: gain in a measure, cost in clean accuracy."""
+    """Return gain in a measure and cost in clean accuracy, for `suite.plots.gain_and_cost`."""
     parts = []
-    for name, of in (("gain", measure), ("cost", "accuracy")):
-        ends = cells[cells["measure"] == of].set_index("method")[ENDS].astype(float)
+    for name, column in (("gain", measure), ("cost", "accuracy")):
+        ends = cells[cells["measure"] == column].set_index("method")[ENDS].astype(float)
         parts.append((100 * ends).set_axis([name, f"{name}_low", f"{name}_high"], axis=1))
     return pd.concat(parts, axis=1).rename(index=SHORT).rename_axis("method").reset_index()

@@ -18,7 +18,7 @@ from suite.evidence.results import Results
 from suite.methods import TOP_GAP, penalty, scheduled
 from suite.networks.pretrained import PRETRAINED
 from suite.papers import design
-from suite.papers.design import Item, Plan, Wanted, grid, measurement, panels_of, wanted
+from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, specify
 from suite.papers.names import NAMES
 from suite.papers.second_order import as_uint8
 from suite.training.folds import data_of
@@ -28,11 +28,11 @@ METHODS = {method.name: method for method in TOP_GAP}
 TITLES = {name: method.title for name, method in METHODS.items()}
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
-CIFAR = "resized:cifar10-jpeg:32"  # decides claims on CIFAR-10, of which a smaller panel is kept
-COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # by headlines
-DEFENCES = list(TITLES)[8:-2]  # of others, whose receptive fields are not measured
-MEASURES: Values = NAMES["top_gap"]["measures"]  # but for attacks
-# Locations of the class maps whose receptive fields are drawn, as shares of the last row, column.
+CIFAR = "resized:cifar10-jpeg:32"  # decides claims on CIFAR-10; the kept smaller panel does not
+COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # in headlines
+DEFENCES = list(TITLES)[8:-2]  # by other papers; their receptive fields are not measured
+MEASURES: Values = NAMES["top_gap"]["measures"]  # except attacks
+# Locations of the drawn receptive fields, as shares of the last row and column of the class maps.
 LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
 CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
 ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
@@ -43,7 +43,7 @@ Settings = dict[str, Any]
 
 
 class Model(NamedTuple):
-    """A training: `variant` names the parts that are switched on, or what takes their place."""
+    """A training: `variant` names the parts that are switched on, or what replaces them."""
 
     variant: str
     k: float
@@ -53,17 +53,17 @@ class Model(NamedTuple):
 
 
 def panels(parameters: Values) -> list[SimpleNamespace]:
-    """Return the parameters of each panel: its own before those of the chapter.
+    """Return the parameters of each panel: its own override those of the chapter.
 
     Raises:
-        UsageError: a key that is not known, no data, or two panels of one data set.
+        UsageError: a key is unknown, the data are missing, or two panels have the same data set.
     """
     never = ("network", "network_options", "n_shown")
-    return panels_of(parameters, {"warm_up": 0}, ["data"], never=never, alone=True)
+    return panels_of(parameters, {"warm_up": 0}, ["data"], never=never, unique_data=True)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
-    """Return the names that lists, and keys, of parameters may be."""
+    """Return the names that may stand in the lists and keys of parameters."""
     lists = {key: [*TITLES] for key in ("attacked", "few", "seeds_of")}
     return lists | {"left_out": [*TITLES, "k"]}
 
@@ -77,28 +77,29 @@ def _is_main(p: SimpleNamespace, model: Model) -> bool:
     return model == main_model(p, model.variant, model.seed)
 
 
-def _swept(p: SimpleNamespace) -> list[Model]:
+def _sweep(p: SimpleNamespace) -> list[Model]:
+    """Return the models of the sweep over k."""
     k_values = [] if "k" in p.left_out else p.k_values
     return [Model(ALL_THREE, k, p.strength, s) for k in k_values for s in p.seeds]
 
 
 def models(p: SimpleNamespace) -> list[Model]:
-    """Return the models of a panel, with those among which k and strength are chosen."""
+    """Return the models of a panel, including the candidates for k and strength."""
     seeds = dict.fromkeys(TITLES, p.seeds) | dict.fromkeys(p.few, p.few_seeds) | p.seeds_of
     result = [main_model(p, v, s) for v in VARIANTS + DEFENCES for s in seeds[v]]
     pairs = [(k, p.strength) for k in p.k_values]
     pairs += [(p.k, strength) for strength in p.strengths + p.validation_strengths]
     result += [Model(ALL_THREE, *pair, s, True) for pair in pairs for s in p.validation_seeds]
-    others = {"l1": p.strengths + p.l1_strengths, "last": p.last_strengths, "all": p.all_strengths}
-    others[ALL_THREE] = p.strengths
-    penalised = [(v, strength) for v, strengths in others.items() for strength in strengths]
-    result += _swept(p)
+    extra = {"l1": p.strengths + p.l1_strengths, "last": p.last_strengths, "all": p.all_strengths}
+    extra[ALL_THREE] = p.strengths
+    penalised = [(v, strength) for v, values in extra.items() for strength in values]
+    result += _sweep(p)
     result += [main_model(p, v, s)._replace(strength=x) for v, x in penalised for s in p.few_seeds]
     return [m for m in dict.fromkeys(result) if m.variant not in p.left_out]
 
 
 def training(p: SimpleNamespace, model: Model) -> Training:
-    """Return the training of a model, with all that its variant names."""
+    """Return the training of a model, with every part that its variant names."""
     options = {"k": model.k, "fpn": False, "width": p.fpn_width}
     resnet, packaged = p.backbone_name == "resnet", p.backbone_name in PRETRAINED
     options |= {"backbone_options": p.backbone} if resnet else {"backbone": p.backbone_name}
@@ -121,9 +122,9 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     return Training(**fields, network="top_gap", seed=model.seed)
 
 
-def rounded(epsilon: float) -> float:
-    """Return a radius with the digits that tables of results keep."""
-    return float(f"{epsilon:.6g}")
+def six_digits(value: float) -> float:
+    """Return a radius or dose with six significant digits, as tables of results have it."""
+    return float(f"{value:.6g}")
 
 
 def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) -> Settings:
@@ -132,10 +133,10 @@ def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) ->
 
 
 def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
-    """Return attacks that are harder to fool, by the names of their parts."""
+    """Return the attacks that are harder to fool, each with its part of the battery."""
     pgd, auto_attack = (partial(_attack, name, p.n_battery) for name in ("pgd", "auto_attack"))
-    across = {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
-    rows = [("radii", pgd(size, **across)) for size in p.epsilons] + _auto(p)
+    wide = {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
+    rows = [("radii", pgd(size, **wide)) for size in p.epsilons] + _auto_attacks(p)
     if not p.epsilon:
         return rows
     ce, targeted = ({"parts": [part], "steps": p.pgd_steps} for part in ("apgd-ce", "apgd-t"))
@@ -144,7 +145,7 @@ def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
     if p.square_queries and model.variant == ALL_THREE:
         small = p.small_epsilon
         rows += [("small parts", auto_attack(small, **part)) for part in (targeted, square)]
-    crossing = pgd(p.epsilon, **across)
+    crossing = pgd(p.epsilon, **wide)
     rows += [("scale", crossing | {"scale": scale}) for scale in p.scales]
     if other := {"none": ALL_THREE, ALL_THREE: "none"}.get(model.variant):
         source = identity(training(p, main_model(p, other, model.seed)))
@@ -152,21 +153,22 @@ def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
     return rows + [("steps", pgd(p.epsilon, steps=steps)) for steps in p.steps_swept]
 
 
-def _auto(p: SimpleNamespace) -> list[tuple[str, Settings]]:
+def _auto_attacks(p: SimpleNamespace) -> list[tuple[str, Settings]]:
     size = {"n_images": p.n_battery, "steps": p.auto_steps, "queries": p.n_queries}
     attacks = [_attack("auto_attack", epsilon=epsilon, **size) for epsilon in p.auto_epsilons]
     return [("auto", attack | counted) for attack in attacks for counted in ({}, CORRECT)]
 
 
-def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
-    """Yield the attacks on a model: those of the paper and, for some, the battery.
+def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
+    """Yield the attacks on a model: those of the paper and, for some models, the battery.
 
-    With `n_fgsm` images for FGSM, which Table 7 has alone, PGD attacks what the battery attacks.
+    Table 7 has FGSM alone. So where `n_fgsm` images are given for it, PGD attacks only the models
+    that the battery attacks.
     """
     sizes = (p.small_epsilon, p.small_steps), (p.epsilon, p.pgd_steps)
     steps = {epsilon: n_steps for epsilon, n_steps in sizes if epsilon}
-    many: Settings = {"n_images": p.n_fgsm, "keep_images": False} if p.n_fgsm else {}
-    rows = [("none", _attack("fgsm", p.n_attacked, size) | many) for size in steps]
+    for_fgsm: Settings = {"n_images": p.n_fgsm, "keep_images": False} if p.n_fgsm else {}
+    rows = [("none", _attack("fgsm", p.n_attacked, size) | for_fgsm) for size in steps]
     if not p.n_fgsm or model.variant in p.attacked:
         rows += [("none", _attack("pgd", p.n_attacked, s, steps=n)) for s, n in steps.items()]
     if _is_main(p, model):
@@ -174,25 +176,25 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
         if model.variant in p.attacked and model.seed in (p.battery_seeds or [model.seed]):
             rows += _battery(p, model)
     elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
-        rows += _auto(p)
+        rows += _auto_attacks(p)
     for part, settings in rows:
-        yield Wanted(_labels(part, settings), "robust_accuracy", settings)
+        yield Spec(_attack_labels(part, settings), "robust_accuracy", settings)
 
 
-def _labels(battery: str, settings: Settings) -> Settings:
-    """Return what the rows of an attack are selected by."""
-    given: Settings = {"counts": "unchanged", "steps": 1, "scale": 1.0, "parts": ()} | settings
-    given |= settings.get("attack_settings", {})
-    labels: Settings = {"battery": battery, "parts": "+".join(given["parts"])}
-    labels |= {name: given[name] for name in ("attack", "counts", "scale", "steps")}
-    labels |= {"epsilon": rounded(given["epsilon"])}
+def _attack_labels(battery: str, settings: Settings) -> Settings:
+    """Return the labels of the rows of an attack."""
+    values: Settings = {"counts": "unchanged", "steps": 1, "scale": 1.0, "parts": ()} | settings
+    values |= settings.get("attack_settings", {})
+    labels: Settings = {"battery": battery, "parts": "+".join(values["parts"])}
+    labels |= {name: values[name] for name in ("attack", "counts", "scale", "steps")}
+    labels |= {"epsilon": six_digits(values["epsilon"])}
     return labels | ({"attack": "transfer"} if "source" in settings else {})
 
 
-def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
-    """Yield what is measured of a model."""
+def _specs(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
+    """Yield the specs of the measurements on a model."""
     if model.validated:
-        yield from wanted(MEASURES, "accuracy_validation", p)
+        yield from specify(MEASURES, "accuracy_validation", p)
         return
     main = _is_main(p, model)
     names = {"accuracy": True, "accuracy_shifted": p.shifted}
@@ -200,28 +202,28 @@ def _measured(p: SimpleNamespace, model: Model) -> Iterator[Wanted]:
     names |= {"class_map_sparsity": True, "mask_iou": p.masks}
     names |= {"mask_iou_beyond_others": p.masks and p.masks_of_others}
     names |= {"erf_centre erf_corner erf_distance": model.variant not in DEFENCES}
-    yield from wanted(MEASURES, names, p)
+    yield from specify(MEASURES, names, p)
     yield from _attacks(p, model)
 
 
-def _labels_of(p: SimpleNamespace, model: Model) -> Settings:
-    """Return what all rows of a model are selected by."""
+def _model_labels(p: SimpleNamespace, model: Model) -> Settings:
+    """Return the labels that all rows of a model share."""
     main, chosen = _is_main(p, model), (model.k, model.strength) == (p.k, p.strength)
-    whole = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
+    dense = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
     sparsest = model[:3] == (ALL_THREE, min(p.k_values), p.strength)
     sparsest |= main and model.variant == "none"
     labels = {"variant": model.variant, "k": model.k, "strength": model.strength, "main": main}
-    labels |= {"sweep": model in _swept(p) or whole, "dose": rounded(model.strength * model.k)}
+    labels |= {"sweep": model in _sweep(p) or dense, "dose": six_digits(model.strength * model.k)}
     return {**NAMES["top_gap"]["labels"], **labels, "chosen": chosen, "sparsest": sparsest}
 
 
-def _drawn(p: SimpleNamespace) -> Iterator[Item]:
-    """Yield what is drawn of a panel: class maps by variant and k, and receptive fields."""
-    n, first, made = {"n_images": p.n_images}, p.few_seeds[0], models(p)
-    named = {f"maps|{v}": main_model(p, v, first) for v in VARIANTS}
-    named |= {f"maps_k|{m.k:g}": m for m in _swept(p) if m.seed == first}
-    for name, model in named.items():
-        if model in made:
+def _figure_items(p: SimpleNamespace) -> Iterator[Item]:
+    """Yield the arrays of the figures: class maps by variant and k, and receptive fields."""
+    n, first, trained = {"n_images": p.n_images}, p.few_seeds[0], models(p)
+    by_name = {f"maps|{v}": main_model(p, v, first) for v in VARIANTS}
+    by_name |= {f"maps_k|{m.k:g}": m for m in _sweep(p) if m.seed == first}
+    for name, model in by_name.items():
+        if model in trained:
             unit = measurement(training(p, model), "class_map_sparsity", **n)
             yield Item(unit, keep=f"{p.data}|{name}")
     for variant, name in itertools.product(("none", ALL_THREE), LOCATIONS):
@@ -231,45 +233,45 @@ def _drawn(p: SimpleNamespace) -> Iterator[Item]:
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of the chapter: networks, what is measured of each, and what is drawn."""
-    found = Plan()
+    """Return the units of the chapter: networks, their measurements, and arrays of figures."""
+    items = Plan()
     for p in panels(parameters):
         for model in models(p):
-            common, network = _labels_of(p, model), training(p, model)
-            found.append(Item(network, common))
-            found += grid([(network, common)], _measured(p, model))
-        found += _drawn(p)
-    return found
+            common, network = _model_labels(p, model), training(p, model)
+            items.append(Item(network, common))
+            items += grid([(network, common)], _specs(p, model))
+        items += _figure_items(p)
+    return items
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
-    """Return one row a network and metric, and images, class maps and receptive fields."""
+    """Return a row for each network and metric, and images, class maps and receptive fields."""
     for p in panels(parameters):
         test = data_of(training(p, main_model(p, ALL_THREE, p.few_seeds[0]))).test
         images = test.images[: parameters["n_shown"]]
-        if images.shape[1] == 1:  # those in colour are photographs, and never kept
+        if images.shape[1] == 1:  # images in colour are photographs, and never kept
             arrays[f"{p.data}|images"] = images.expand(-1, 3, -1, -1).numpy()
         arrays[f"{p.data}|labels"] = test.labels[: len(images)].numpy()
-    return rows.assign(matched=matched(rows)), arrays
+    return rows.assign(matched=mark_matched(rows)), arrays
 
 
-def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what is drawn of the tensors of a unit: maps of the images shown, as uint8."""
+def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that figures draw: maps of the images shown, as uint8."""
     shown = {n: t if n == "field" else t[: parameters["n_shown"]] for n, t in tensors.items()}
     maps = {n: as_uint8(t) for n, t in shown.items() if n == "maps" and t.dtype != torch.uint8}
     return shown | maps
 
 
 def class_maps(results: Sequence[Results]) -> dict[str, list[Any]]:
-    """Return images beside the maps of the eight variants, for `suite.plots.pictures`: Figure 5.
+    """Return images and their maps by the eight variants, for `suite.plots.pictures`: Figure 5.
 
-    Photographs are not kept, so data sets of these are left out.
+    Data sets of photographs are left out, since photographs are not kept.
     """
     rows, labels = [], []
     for data, arrays in _by_data(results).items():
         maps = [arrays.get(f"maps|{variant}") for variant in VARIANTS]
         for n, image in enumerate(arrays.get("images", ())):
-            rows.append([image, *(None if each is None else each[n] for each in maps)])
+            rows.append([image, *(None if of_all is None else of_all[n] for of_all in maps)])
             labels.append(name_of(data))
     titles = ["image", *(TITLES[variant] for variant in VARIANTS)]
     return {"rows": rows or [[None]], "titles": titles, "labels": labels}
@@ -278,71 +280,70 @@ def class_maps(results: Sequence[Results]) -> dict[str, list[Any]]:
 def receptive_fields(results: Sequence[Results], variant: str) -> dict[str, Any]:
     """Return receptive fields of a variant, for `suite.plots.pictures`: Figures A1 and A2.
 
-    A row is a location, a column a data set. Below each is the smallest share of the pixels that
-    have half of the field.
+    A row is a location, a column a data set. The note of a picture is its `half_share`.
     """
-    kept = {d: a for d, a in _by_data(results).items() if f"erf|{variant}|centre" in a}
-    rows = [[arrays[f"erf|{variant}|{at}"] for arrays in kept.values()] for at in LOCATIONS]
-    notes = [[f"half in {half_in(field):.0%}" for field in row] for row in rows]
-    return {"rows": rows, "notes": notes, "titles": [*map(name_of, kept)], "labels": [*LOCATIONS]}
+    fields = {d: a for d, a in _by_data(results).items() if f"erf|{variant}|centre" in a}
+    rows = [[arrays[f"erf|{variant}|{at}"] for arrays in fields.values()] for at in LOCATIONS]
+    notes = [[f"half in {half_share(field):.0%}" for field in row] for row in rows]
+    return {"rows": rows, "notes": notes, "titles": [*map(name_of, fields)], "labels": [*LOCATIONS]}
 
 
-def half_in(field: NDArray[Any]) -> float:
-    """Return the smallest share of the pixels that have half of a field, which is not negative."""
-    of_largest = np.sort(field, axis=None)[::-1].cumsum()
-    return (int(np.searchsorted(of_largest, of_largest[-1] / 2)) + 1) / field.size
+def half_share(field: NDArray[Any]) -> float:
+    """Return the smallest share of the pixels that holds half of a nonnegative field."""
+    sums = np.sort(field, axis=None)[::-1].cumsum()  # of the largest values
+    return (int(np.searchsorted(sums, sums[-1] / 2)) + 1) / field.size
 
 
 def _by_data(results: Sequence[Results]) -> dict[str, design.Arrays]:
-    """Return what is kept of each data set in the first of the results that have any."""
-    found: dict[str, design.Arrays] = {}
+    """Return the arrays of each data set, from the first results that have some."""
+    by_data: dict[str, design.Arrays] = {}
     for arrays in (result.arrays for result in results):
         names = [name.split("|", 1) for name in sorted(arrays)]
-        here = {d: {w: arrays[f"{d}|{w}"] for data, w in names if data == d} for d, _ in names}
-        found = here | found
-    return dict(sorted(found.items()))
+        parts = {d: {w: arrays[f"{d}|{w}"] for data, w in names if data == d} for d, _ in names}
+        by_data = parts | by_data
+    return dict(sorted(by_data.items()))
 
 
-def matched(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Mark Top-GAP and, of each way of L1 alone, the strength of nearest clean accuracy."""
-    kind, same = ["data", "variant", "strength"], ["data", "seed"]
-    clean = tables.select(rows, metric="accuracy", test="own", status="done").set_index(same)
+def mark_matched(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Mark Top-GAP and, for each form of L1 alone, the strength of nearest clean accuracy."""
+    setting, pair = ["data", "variant", "strength"], ["data", "seed"]
+    clean = tables.select(rows, metric="accuracy", test="own", status="done").set_index(pair)
     goal = tables.select(clean, main=True, variant=ALL_THREE)["value"].rename("goal")
     alone = tables.select(clean, variant=["l1", "last", "all"]).join(goal).reset_index()
-    gaps = alone.assign(gap=alone["value"] - alone["goal"]).groupby(kind)["gap"].mean().abs()
-    nearest = gaps.dropna().sort_values(kind="stable").groupby(kind[:2]).head(1)
-    here = pd.MultiIndex.from_frame(rows[kind]).isin(nearest.index)
-    return (rows["variant"] == ALL_THREE) & rows["main"] | here
+    gaps = alone.assign(gap=alone["value"] - alone["goal"]).groupby(setting)["gap"].mean().abs()
+    nearest = gaps.dropna().sort_values(kind="stable").groupby(setting[:2]).head(1)
+    is_nearest = pd.MultiIndex.from_frame(rows[setting]).isin(nearest.index)
+    return (rows["variant"] == ALL_THREE) & rows["main"] | is_nearest
 
 
 def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.DataFrame:
-    """Return clean accuracies and what attacks leave of predictions, with the `name` of each.
+    """Return the rows of clean and of robust accuracy, with a `name` for each attack.
 
-    Robust accuracy is the paper's (unchanged predictions), unless `values` say.
+    Robust accuracy is the paper's, the share of unchanged predictions, unless `values` name
+    another.
     """
-    of = {"status": "done", "metric": ["accuracy", "robust_accuracy"], "test": "own"}
-    rows = tables.select(table, **of, battery=battery, **values)
-    # Empty texts are missing in kept rows.
+    metrics = {"status": "done", "metric": ["accuracy", "robust_accuracy"], "test": "own"}
+    rows = tables.select(table, **metrics, battery=battery, **values)
+    # Kept rows have missing values for empty texts.
     rows = rows.assign(**rows[["attack", "parts", "counts"]].astype(object).fillna(""))
     rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
-    numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # text where there are none, too
+    numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # missing ones become text, too
     names = rows["attack"].str.replace("_", " ") + " " + numbers["steps"].map("{:.0f}".format)
     names = names.mask(rows["attack"] == "transfer", "transfer")
-    fewer = (
-        numbers["steps"].map(" of {:.0f} steps".format).mask(rows["steps"] == STANDARD_STEPS, "")
-    )
-    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + fewer)
+    steps = numbers["steps"].map(" of {:.0f} steps".format)
+    steps = steps.mask(rows["steps"] == STANDARD_STEPS, "")
+    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + steps)
     names = names.mask(rows["parts"] != "", rows["parts"])
     names = names.mask(rows["scale"] != 1, "logits × " + numbers["scale"].map("{:g}".format))
     names += ", ε " + (255 * numbers["epsilon"]).map("{:.3g}/255".format)
     return rows.assign(name=names.mask(rows["metric"] == "accuracy", "clean"))
 
 
-def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the means of class maps by k, and `who` measured them: the paper in its Table A8."""
+def map_means(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the means of class maps by k, here and in the paper's Table A8; `who` says which."""
     rows = tables.select(table, metric="class_map_sparsity", sweep=True, status="done")
     rows = rows.assign(who=rows["data"].map(name_of) + ", " + rows["profile"])
-    _, frame = printed(published, "A8")
+    _, frame = read_table(published, "A8")
     frame = frame[frame["penalty on"].str.startswith("Top-GAP")]
     k = frame["penalty on"].str.extract(r"k = (\d+)")[0].astype(float) / LOCATIONS_OF_PAPER
     value = frame["mean of the map"].astype(float)
@@ -350,8 +351,8 @@ def sizes(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     return pd.concat([rows, of_paper], ignore_index=True)
 
 
-def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:
-    """Return a table of the paper and its title."""
+def read_table(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFrame]:
+    """Return the title and the cells of a table of the paper."""
     entry = next(table for table in published["tables"] if table["number"] == number)
     frame = pd.DataFrame(entry["rows"], columns=entry["columns"])
     words = {"nan": "–"} | ({True: "yes", False: "no"} if number == "7" else {})
@@ -359,25 +360,25 @@ def printed(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataFram
     return f"Table {number} of the paper: {entry['shows']}.", frame
 
 
-def on_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
-    """Return what the paper's Table 4 has, with AutoAttack, of CIFAR-10 here and there."""
+def tabulate_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the columns of the paper's Table 4, and AutoAttack, for CIFAR-10: here and printed."""
     rows = attacks(table, ["none", "steps", "auto"], data=CIFAR, main=True)
     rows = rows[(rows["battery"] != "steps") | (rows["steps"] == 50)]
     names = {"clean": "clean", "pgd 20": "PGD-20", "pgd 50": "PGD-50", "AutoAttack": "AutoAttack"}
     attack = rows["name"].str.replace(r"( of \d+ steps)?, ε 8/255", "", regex=True)
     rows = rows.assign(name=attack.map(names)).dropna(subset="name")
     rows = rows.sort_values("name", key=lambda heads: heads.map([*names.values()].index))
-    _, frame = printed(published, "4")
+    _, frame = read_table(published, "4")
     frame = frame.set_index("paper: " + frame["method"] + ", " + frame["network"])
     numbers = frame[["PGD-20", "PGD-50", "clean"]].apply(pd.to_numeric, errors="coerce")
     paper = {str(name): row.dropna().to_dict() for name, row in numbers.iterrows()}
     return tables.wide(rows, "variant", "name", TITLES, printed=paper)
 
 
-def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what PGD and AutoAttack leave of three kinds of networks on other data."""
-    kinds = ["none", "l1", ALL_THREE]
-    rows = attacks(table, ["none", "auto"], main=True, variant=kinds, profile="workstation")
+def tabulate_other_data(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the robust accuracy of three variants under PGD and AutoAttack on other data."""
+    variants = ["none", "l1", ALL_THREE]
+    rows = attacks(table, ["none", "auto"], main=True, variant=variants, profile="workstation")
     rows = rows[(rows["attack"] == "auto_attack") | (rows["name"].str.startswith("pgd 20"))]
     rows = rows.sort_values("attack", ascending=False, kind="stable")
     radius = (255 * rows["epsilon"]).map(", {:.3g}/255".format)
@@ -386,9 +387,9 @@ def elsewhere(table: pd.DataFrame) -> pd.DataFrame:
     return tables.wide(rows, "name", "head", dict(zip(names, names)))
 
 
-def printed_parts(published: Mapping[str, Any]) -> dict[str, float]:
-    """Return accuracy under FGSM by variant, of the paper's Table 7."""
-    _, frame = printed(published, "7")
+def read_fgsm(published: Mapping[str, Any]) -> dict[str, float]:
+    """Return the accuracy under FGSM by variant, from the paper's Table 7."""
+    _, frame = read_table(published, "7")
     are_on = (frame[["FPN", "L1", "Top-GAP"]] == "yes").to_numpy()
     names = ["+".join(itertools.compress(("fpn", "l1", "pool"), row)) or "none" for row in are_on]
     return dict(zip(names, frame["FGSM"].astype(float)))

@@ -18,7 +18,7 @@ from suite.metrics.receptive_field import Part
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Training, Values, from_identity, training_of
 
-IMAGES = 128  # that go through a network at a time, where the activations are kept
+IMAGES = 128  # in a batch, where the activations are kept
 
 
 def robust_accuracy(
@@ -34,26 +34,26 @@ def robust_accuracy(
     keep_images: bool = True,
     seed: int = 0,
 ) -> Result:
-    """1 where an attack fails, else 0; keeps the attacked images if `keep_images`.
+    """Return 1 where an attack fails, else 0; keep the attacked images if `keep_images`.
 
     `counts` is "unchanged" (the prediction is that of the clean image) or "correct" (and right).
-    `attack` is a name in `suite.attacks.ATTACKS`, `attack_settings` are its arguments. With
-    `source`, the identity of another network, the images are those that attack that one (transfer).
-    What is attacked has its logits multiplied by `scale`, which changes no prediction, but the size
-    of gradients that would otherwise round to zero.
+    `attack` is a name in `suite.attacks.ATTACKS`, `attack_settings` are its arguments. `source` is
+    the identity of another network, which is attacked instead (transfer). The logits under attack
+    are multiplied by `scale`. This changes no prediction, but enlarges gradients that would
+    otherwise round to zero.
     """
     attacked = subject if source is None else subject.related(training_of(from_identity(source)))
     if attacked.pixel_range != (0, 1):
         why = "robust_accuracy: expected a network of images in [0, 1], got one trained "
         raise UsageError(f"{why}with pixel_range {attacked.pixel_range}")
     settings = {"epsilon": epsilon, **(attack_settings or {})}
-    # The images are made once for all the measurements of a network that need them.
+    # All measurements of a network share the attacked images.
     key = ("attacked", attack, n_images, seed, scale, json.dumps(settings, sort_keys=True))
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
         settings["generator"] = attacked.generator(seed)
     network = attacked.folded if scale == 1 else Scaled(attacked.folded, scale)
-    shown, _ = attacked.test_images(n_images)
-    images = attacked.cached(key, lambda: ATTACKS[attack](network, shown, **settings))
+    inputs, _ = attacked.test_images(n_images)
+    images = attacked.cached(key, lambda: ATTACKS[attack](network, inputs, **settings))
     clean, labels = subject.test_images(n_images)
     values: Tensor = getattr(judged(subject.folded, clean, images, labels), counts)
     return Result(values.double(), {"images": images} if keep_images else {})
@@ -70,14 +70,18 @@ class Scaled(nn.Module):
         return self.scale * self.network(images)
 
 
-def _with_class_maps(network: nn.Module, name: str) -> TopGAPNet:
+def _require_class_maps(network: nn.Module, name: str) -> TopGAPNet:
     if not isinstance(network, TopGAPNet):
         raise UsageError(f"expected a network with class maps, such as 'top_gap', got {name!r}")
     return network
 
 
 def object_masks(data: ImageData, name: str, metric: str) -> Tensor:
-    """Return the masks of test images, or refuse data without, or with some of another size."""
+    """Return the masks of the test images.
+
+    Raises:
+        UsageError: the data have no masks, or masks of another size than the images.
+    """
     masks = data.test.masks
     if masks is None:
         raise UsageError(f"{metric}: expected a data set with masks, got {name!r}")
@@ -89,19 +93,19 @@ def object_masks(data: ImageData, name: str, metric: str) -> Tensor:
 
 def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
     """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
-    network = _with_class_maps(subject.folded, subject.unit.network)
+    network = _require_class_maps(subject.folded, subject.unit.network)
     with torch.no_grad():
-        return _in_batches(subject, n_images, network.class_activation_maps)
+        return _apply(subject, n_images, network.class_activation_maps)
 
 
-def _in_batches(subject: EvaluatedModel, n_images: int, measure: Callable[..., Tensor]) -> Tensor:
-    """Return what is measured of the first test images and their labels, a few at a time."""
+def _apply(subject: EvaluatedModel, n_images: int, measure: Callable[..., Tensor]) -> Tensor:
+    """Apply `measure` to batches of the first test images and their labels; join the results."""
     batches = subject.batches(n_images, size=IMAGES)
     return torch.cat([measure(images, labels) for images, labels in batches])
 
 
 def class_map_sparsity(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """See `suite.metrics.map_sparsity`; keeps the maps, which are those of the labels."""
+    """Compute `suite.metrics.map_sparsity` of the maps of the labels, and keep the maps."""
     maps = _activation_maps(subject, n_images)
     return Result(metrics.map_sparsity(maps), {"maps": maps})
 
@@ -112,14 +116,14 @@ def effective_receptive_field(
     """Keep the mean absolute gradient of a location of the class maps, `field`, (H, W).
 
     See `suite.metrics.effective_receptive_field`; the value is the mean of each image. `location`
-    is a share of the last row and one of the last column: the corner is (0, 0).
+    is a share of the last row and a share of the last column; the corner is (0, 0).
     """
-    network = _with_class_maps(subject.folded, subject.unit.network)
+    network = _require_class_maps(subject.folded, subject.unit.network)
     with torch.no_grad():
         last = network.class_maps(subject.test_images(1)[0]).shape[-1] - 1
     row, column = (int(share * last) for share in location)
     measure = partial(metrics.effective_receptive_field, network.class_maps, location=(row, column))
-    sizes = _in_batches(subject, n_images, lambda images, _: measure(images)).abs().sum(1)
+    sizes = _apply(subject, n_images, lambda images, _: measure(images)).abs().sum(1)
     return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
 
 
@@ -130,50 +134,50 @@ def _maps_and_masks(subject: EvaluatedModel, n_images: int, metric: str) -> tupl
 
 
 def mask_iou(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """See `suite.metrics.largest_mask_iou`."""
+    """Compute `suite.metrics.largest_mask_iou`."""
     maps, masks = _maps_and_masks(subject, n_images, "mask_iou")
     return Result(metrics.largest_mask_iou(maps, masks))
 
 
 def mask_iou_beyond_others(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """See `suite.metrics.mask_iou_beyond_others`."""
+    """Compute `suite.metrics.mask_iou_beyond_others`."""
     maps, masks = _maps_and_masks(subject, n_images, "mask_iou_beyond_others")
     _, labels = subject.test_images(n_images)
     return Result(metrics.mask_iou_beyond_others(maps, masks, labels))
 
 
 def erf_distance(subject: EvaluatedModel, *, n_images: int, part: Part = "distance") -> Result:
-    """See `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
-    network = _with_class_maps(subject.folded, subject.unit.network)
+    """Compute `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
+    network = _require_class_maps(subject.folded, subject.unit.network)
     measure = partial(metrics.erf_distance, network.class_maps, part=part)
-    return Result(_in_batches(subject, n_images, lambda images, _: measure(images)))
+    return Result(_apply(subject, n_images, lambda images, _: measure(images)))
 
 
 def check_network(
-    network: nn.Module, unit: Training, data: ImageData, measured: Collection[str]
+    network: nn.Module, unit: Training, data: ImageData, metric_names: Collection[str]
 ) -> None:
-    """Check that class maps and masks are what metrics take, by a network before its training.
+    """Check before training that a network and its data have what the metrics take.
 
     Args:
-        network: of the unit, as it is before training.
+        network: of the unit, before its training.
         unit: the training.
-        data: that it is trained on.
-        measured: names of the metrics; those of other chapters are passed over.
+        data: that the network is trained on.
+        metric_names: those of other chapters are ignored.
 
     Raises:
-        UsageError: a k above the number of locations of a class map; class maps, masks or locations
-            that a metric needs and that are not there; masks of another size than the images.
+        UsageError: k exceeds the number of locations of a class map; class maps, masks or locations
+            that a metric needs are missing; masks have another size than the images.
     """
-    for metric in sorted(OF_MASKS & set(measured)):
+    for metric in sorted(NEED_MASKS & set(metric_names)):
         object_masks(data, unit.data, metric)
-    if OF_MAPS & set(measured):
-        _with_class_maps(network, unit.network)
+    if NEED_MAPS & set(metric_names):
+        _require_class_maps(network, unit.network)
     if isinstance(network, TopGAPNet):
         try:
             with torch.no_grad():
                 maps = network.eval().class_maps(torch.zeros(1, *data.shape))
             network.pool(maps)
-            if "erf_distance" in measured:
+            if "erf_distance" in metric_names:
                 metrics.check_map_size(*maps.shape[2:])
         except ValueError as error:
             raise UsageError(f"{unit.network!r} on data set {unit.data!r}: {error}") from error
@@ -183,16 +187,16 @@ def check_attack(attack: str, attack_settings: Values | None = None, **others: o
     """Check the settings of an attack before any time is spent.
 
     Raises:
-        UsageError: a setting that the attack does not take, or that is given to it anyway.
+        UsageError: the attack does not take a setting, or gets it elsewhere.
     """
-    given = ("model", "images", "generator", "epsilon")
+    supplied = ("model", "images", "generator", "epsilon")
     settings = attack_settings or {}
-    check_call("attack", attack, ATTACKS, settings, given=given)
+    check_call("attack", attack, ATTACKS, settings, given=supplied)
     check_name("norm", settings.get("norm", "linf"), NORMS)
     for part in settings.get("parts", ()):
         check_name("part of AutoAttack", part, AUTO_ATTACK)
 
 
 OVERLAPS = {"mask_iou", "mask_iou_beyond_others"}
-OF_MASKS = OVERLAPS | {"share_on_object"}
-OF_MAPS = OVERLAPS | {"class_map_sparsity", "effective_receptive_field", "erf_distance"}
+NEED_MASKS = OVERLAPS | {"share_on_object"}
+NEED_MAPS = OVERLAPS | {"class_map_sparsity", "effective_receptive_field", "erf_distance"}

@@ -23,7 +23,7 @@ from suite.evidence.statistics import Interval, difference, mean_interval, share
 from suite.evidence.tables import select
 from suite.networks import pretrained_weights
 from suite.networks.yours import is_own, own_network
-from suite.papers.design import Arrays, Derived, Item, Plan, changed, measurement, settings_of
+from suite.papers.design import Arrays, Derived, Item, Plan, measurement, replace, settings_of
 from suite.papers.high_order_saliency import SURE, UNSURE
 from suite.units import Pretrained, Values
 
@@ -142,15 +142,15 @@ def _dials(
     patch = max(side for side in range(1, max(size // SQUARES, 1) + 1) if size % side == 0)
     for name, dial in DIALS.items():
         network = labelled if dial.get("labelled") else predicted
-        settings = settings_of(dial, changed(p, patch=patch))
+        settings = settings_of(dial, replace(p, patch=patch))
         settings["n_images"] = min(getattr(p, dial["images"]), predicted.n_images or p.n_images)
         if network and (size // settings.get("patch", size)) ** 2 <= MOST_SQUARES:
             labels = {"dial": name, "who": who, "name": predicted.network}
             labels["alike"] = json.dumps(settings | {SIDE: size}, sort_keys=True)
-            yield Item(measurement(network, dial["metric"], **settings), labels, each=True)
+            yield Item(measurement(network, dial["metric"], **settings), labels, per_image=True)
 
 
-def drawn(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what is drawn of the tensors of a unit: of landscapes means over squares."""
     if (landscape := tensors.get("landscape")) is None:
         return {**tensors}

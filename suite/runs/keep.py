@@ -8,7 +8,7 @@ from typing import Any
 from suite import store
 from suite.errors import UsageError
 from suite.evidence.results import load_results, save_tables
-from suite.papers.design import Plan, drawn
+from suite.papers.design import Plan, select_tensors
 from suite.runs.code import changes, git
 from suite.runs.compute import table
 from suite.runs.execute import fingerprints_of, keys_of
@@ -33,7 +33,7 @@ def keep(
     Args:
         chapter, parameters, plan: of the run, with its profile among the parameters. Where the plan
             reads no values of single images they are not kept.
-        paper: the module of the chapter; of tensors that are read what its `drawn` returns is kept.
+        paper: the module of the chapter; kept tensors are as its `shrink` returns them.
         stores: those that have the units; the first that has one goes.
         folder: of the kept results; default: that of the project.
 
@@ -59,7 +59,7 @@ def keep(
         why += f"computed: run 'python -m suite run {chapter} --profile {profile}' first"
         raise UsageError(why)
     _check_commits({r.provenance["commit"] for s in stores for r in s.read_all(keys).values()})
-    if not any(item.each for item in plan):
+    if not any(item.per_image for item in plan):
         records = {k: replace(r, values=store.without_images(r.values)) for k, r in records.items()}
     for key, record in records.items():
         for other, archive in kept.archives.items():
@@ -70,7 +70,7 @@ def keep(
     tensors = {
         f"{key}/{name}": tensor
         for key, part in parts.drawn.items()
-        for name, tensor in drawn(paper, parameters, by_key[key], part).items()
+        for name, tensor in select_tensors(paper, parameters, by_key[key], part).items()
     }
     provenance = provenance_of(chapter, profile, parts, keys, parameters)
     provenance["fingerprints"] = fingerprints_of(units, known)

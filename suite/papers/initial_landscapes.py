@@ -87,8 +87,8 @@ def compare_maps(arrays: Arrays) -> tuple[list[dict[str, Any]], Arrays]:
             for m, v in values.items():  # infinite, so NaN, where the rim has no gradient
                 rows.append(row | {"metric": m, "value": float(v.nan_to_num(torch.nan, torch.nan))})
         groups = torch.stack([*by_seed.values()]).split(GROUP) if condition == PLAIN else ()
-        for number, group in enumerate(groups):
-            row = common | {"metric": "path_correlation", "seed": number, "n": len(group)}
+        for index, group in enumerate(groups):
+            row = common | {"metric": "path_correlation", "seed": index, "n": len(group)}
             rows.append(row | {"value": float(correlation(group.mean(0), paths))})
     means = {key: torch.stack([*seeds.values()]).mean(0).half() for key, seeds in maps.items()}
     return rows, {f"{DATA}|{'|'.join(key)}": mean.numpy() for key, mean in means.items()}

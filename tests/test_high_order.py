@@ -39,13 +39,13 @@ def matrix(images):
 
 @pytest.fixture(scope="module")
 def lambda1(loss):
-    """Strengths that leave some values of each map: a third, a tenth, none of the largest."""
+    """Return strengths that leave some values of each map: parts of the largest gradient."""
     peak = loss.gradient.flatten(1).abs().amax(1)
     return peak * torch.tensor([1 / 3, 1 / 10, 1 / 5])
 
 
 def quadratic(size=8, n=2, seed=0):
-    """Make a surrogate of small matrices that are positive semi-definite."""
+    """Return a surrogate loss with small positive semi-definite Hessians, and these."""
     root = randn(n, size, size // 2, seed=seed)
     matrix = root @ root.mT
     largest = torch.linalg.eigvalsh(matrix)[:, -1]
@@ -65,7 +65,7 @@ def flat_problem(loss, lambda1, margin, product=None):
 
 
 def steep(shift=0.0):
-    """Return a problem with a Hessian that has eigenvalues of minus `shift`."""
+    """Return a problem whose Hessian has eigenvalues of minus `shift`."""
     loss, _ = quadratic()
     lambda1 = torch.full((2, 1), 0.1, dtype=torch.float64)
     lambda2 = torch.tensor([[50.0], [1.0]]).double() + loss.largest_eigenvalue.max() / 2
@@ -73,7 +73,7 @@ def steep(shift=0.0):
 
 
 def without_curvature(gradient):
-    """Make a surrogate of a gradient alone, (B, P)."""
+    """Return a surrogate loss with a gradient, (B, P), and no Hessian."""
     gradient = torch.as_tensor(gradient, dtype=torch.float64)
     return SurrogateLoss(gradient, torch.zeros_like, torch.zeros(len(gradient)).double())
 
@@ -87,12 +87,12 @@ each_method = pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO
 
 class TestInterpretation:
     def test_without_l1_solves_a_system(self, loss, matrix):
-        found = caso(loss, settings=TIGHT)
+        result = caso(loss, settings=TIGHT)
         lambda2 = torch.linalg.eigvalsh(matrix)[:, -1] / 2 + 10
-        torch.testing.assert_close(found.lambda2, lambda2)
+        torch.testing.assert_close(result.lambda2, lambda2)
         shifted = identity_times(2 * lambda2) - matrix
-        assert_close(found.maps, torch.linalg.solve(shifted, loss.gradient.flatten(1)), 1e-9)
-        assert found.converged.all()
+        assert_close(result.maps, torch.linalg.solve(shifted, loss.gradient.flatten(1)), 1e-9)
+        assert result.converged.all()
 
     def test_fista_without_l1(self, loss):
         problem = flat_problem(loss, torch.zeros(3).double(), margin=1e-3)
@@ -102,33 +102,33 @@ class TestInterpretation:
         assert (by_steps.iterations > 1).all()
 
     def test_without_curvature_gradient_is_shrunk(self, loss, lambda1):
-        found = cafo(loss, lambda1=lambda1)
+        result = cafo(loss, lambda1=lambda1)
         g, t = loss.gradient, lambda1.view(3, 1, 1, 1)
-        wanted = torch.where(g.abs() > t, g - t * g.sign(), 0)
-        wanted /= (loss.largest_eigenvalue + 20).view(3, 1, 1, 1)
-        torch.testing.assert_close(found.maps, wanted)
+        expected = torch.where(g.abs() > t, g - t * g.sign(), 0)
+        expected /= (loss.largest_eigenvalue + 20).view(3, 1, 1, 1)
+        torch.testing.assert_close(result.maps, expected)
         problem = flat_problem(loss, lambda1, 10.0, product=torch.zeros_like)
-        assert_close(fista(problem, TIGHT).point, found.maps.flatten(1), 1e-9)
+        assert_close(fista(problem, TIGHT).point, result.maps.flatten(1), 1e-9)
         assert (solve_first_order(problem).residual < 1e-12).all()
-        assert (found.iterations == 0).all()
+        assert (result.iterations == 0).all()
 
     def test_optimality_conditions(self, loss, matrix, lambda1):
-        """Zero is a subgradient of the objective, with the Hessian that autograd formed."""
-        found = caso(loss, lambda1=lambda1, margin=1e-3, settings=TIGHT)
-        delta, g = found.maps.flatten(1), loss.gradient.flatten(1)
-        slope = g + (matrix @ delta[:, :, None])[:, :, 0] - 2 * found.lambda2[:, None] * delta
+        """Zero is a subgradient of the objective, with the Hessian by autograd."""
+        result = caso(loss, lambda1=lambda1, margin=1e-3, settings=TIGHT)
+        delta, g = result.maps.flatten(1), loss.gradient.flatten(1)
+        slope = g + (matrix @ delta[:, :, None])[:, :, 0] - 2 * result.lambda2[:, None] * delta
         ceiling = lambda1[:, None].expand_as(slope)
         zero = delta == 0
         assert 0.1 < zero.double().mean() < 0.99
         assert (slope.abs() <= ceiling + 1e-10)[zero].all()
         torch.testing.assert_close(slope[~zero], (ceiling * delta.sign())[~zero], rtol=0, atol=1e-9)
-        assert (found.iterations > 1).all()
+        assert (result.iterations > 1).all()
 
     @pytest.mark.parametrize("seed", range(3))
     def test_against_scipy(self, seed):
         loss, matrix = quadratic(seed=10 * seed)
         lambda1, margin = torch.tensor([0.5, 0.2]).double(), 0.3
-        found = caso(loss, lambda1=lambda1, margin=margin, settings=TIGHT)
+        result = caso(loss, lambda1=lambda1, margin=margin, settings=TIGHT)
         options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10000}
         options = {"bounds": [(0, None)] * 16, "method": "L-BFGS-B", "options": options}
         for b in range(2):
@@ -144,21 +144,21 @@ class TestInterpretation:
 
             best = scipy.optimize.minimize(split, np.zeros(16), jac=True, **options)
             delta = best.x[:8] - best.x[8:]
-            np.testing.assert_allclose(found.maps[b].numpy(), delta, rtol=1e-5, atol=1e-6)
-            assert float(found.objective[b]) == pytest.approx(-best.fun, rel=1e-9)
-            assert (found.maps[b] == 0).any()
-            assert (found.maps[b] != 0).any()
+            np.testing.assert_allclose(result.maps[b].numpy(), delta, rtol=1e-5, atol=1e-6)
+            assert float(result.objective[b]) == pytest.approx(-best.fun, rel=1e-9)
+            assert (result.maps[b] == 0).any()
+            assert (result.maps[b] != 0).any()
 
     def test_objective_and_loss_change(self, loss, matrix, lambda1):
         second, first = caso(loss, lambda1=lambda1), cafo(loss, lambda1=lambda1)
         g = loss.gradient.flatten(1)
-        for found, curvature in ((second, matrix), (first, 0 * matrix)):
-            delta = found.maps.flatten(1)
+        for result, curvature in ((second, matrix), (first, 0 * matrix)):
+            delta = result.maps.flatten(1)
             change = (g * delta).sum(1) + torch.einsum("bi,bij,bj->b", delta, curvature, delta) / 2
-            torch.testing.assert_close(found.loss_change, change)
-            norms = lambda1 * delta.abs().sum(1) + found.lambda2 * delta.square().sum(1)
-            torch.testing.assert_close(found.objective, change - norms)
-            torch.testing.assert_close(found.sparsity, (delta == 0).double().mean(1))
+            torch.testing.assert_close(result.loss_change, change)
+            norms = lambda1 * delta.abs().sum(1) + result.lambda2 * delta.square().sum(1)
+            torch.testing.assert_close(result.objective, change - norms)
+            torch.testing.assert_close(result.sparsity, (delta == 0).double().mean(1))
 
     @each_method
     def test_empty_from_the_largest_gradient(self, loss, method):
@@ -190,34 +190,34 @@ class TestInterpretation:
                 torch.testing.assert_close(one, many[k], rtol=1e-9, atol=1e-12)
 
     def test_backtracking_of_each_image(self):
-        found = fista(steep(), TIGHT._replace(step=10.0))
-        assert found.converged.all()
-        assert_close(found.point, fista(steep(), TIGHT).point, 1e-8)
+        result = fista(steep(), TIGHT._replace(step=10.0))
+        assert result.converged.all()
+        assert_close(result.point, fista(steep(), TIGHT).point, 1e-8)
 
     def test_negative_eigenvalues_need_shorter_steps(self):
         problem = steep(shift=400.0)
-        found = fista(problem, TIGHT)
-        assert found.converged.all()
-        slope = problem.gradient + problem.product(found.point) - 2 * problem.lambda2 * found.point
-        zero = found.point == 0
-        off = torch.where(zero, (slope.abs() - 0.1).clamp_min(0), slope - 0.1 * found.point.sign())
+        point, *_, converged = fista(problem, TIGHT)
+        assert converged.all()
+        slope = problem.gradient + problem.product(point) - 2 * problem.lambda2 * point
+        zero = point == 0
+        off = torch.where(zero, (slope.abs() - 0.1).clamp_min(0), slope - 0.1 * point.sign())
         assert (off.abs() < 1e-9).all()
         assert zero.any()
 
-    def test_what_did_not_converge(self, loss, lambda1):
-        few, one = Settings(tolerance=1e-9, max_iterations=2), Settings(1e-12, max_iterations=1)
+    def test_warning_without_convergence(self, loss, lambda1):
+        two, one = Settings(tolerance=1e-9, max_iterations=2), Settings(1e-12, max_iterations=1)
         message = r"CASO did not converge for 3 of 3: residual .*allow"
         with pytest.warns(RuntimeWarning, match=message):
-            found = caso(loss, lambda1=lambda1, margin=1e-3, settings=few)
-        assert not found.converged.any()
-        assert (found.iterations == 2).all()
+            result = caso(loss, lambda1=lambda1, margin=1e-3, settings=two)
+        assert not result.converged.any()
+        assert (result.iterations == 2).all()
         with pytest.warns(RuntimeWarning, match="CASO did not converge"):
-            found = caso(loss, margin=1e-3, settings=one)
-        shifted = 2 * found.lambda2.view(3, 1, 1, 1) * found.maps - loss.product(found.maps)
+            result = caso(loss, margin=1e-3, settings=one)
+        shifted = 2 * result.lambda2.view(3, 1, 1, 1) * result.maps - loss.product(result.maps)
         off, gradient = (shifted - loss.gradient).flatten(1), loss.gradient.flatten(1)
-        torch.testing.assert_close(found.residual, off.norm(dim=1) / gradient.norm(dim=1))
+        torch.testing.assert_close(result.residual, off.norm(dim=1) / gradient.norm(dim=1))
 
-    def test_concave_as_theorem_3_says(self, loss, matrix):
+    def test_concavity_of_theorem_3(self, loss, matrix):
         half = loss.largest_eigenvalue / 2
         for factor, concave in ((1 + 1e-6, True), (1 - 1e-6, False)):
             bend = matrix - identity_times(2 * factor * half)
@@ -228,20 +228,20 @@ class TestInterpretation:
 
 
 class TestSurrogate:
-    def test_is_gradient_hessian_and_eigenvalue(self, loss, images, matrix):
+    def test_gradient_hessian_and_eigenvalue(self, loss, images, matrix):
         assert_close(loss.gradient, loss_gradient(MODEL, images, LABELS))
         assert_close(columns(loss.product, images), matrix)
         values = torch.linalg.eigvalsh(matrix)[:, -1]
         torch.testing.assert_close(loss.largest_eigenvalue, values, rtol=1e-9, atol=0)
 
-    def test_of_a_curved_network(self, images):
+    def test_curved_network(self, images):
         model = CURVED["SiLU"]
-        wanted = formed(model, images, LABELS)
-        found = surrogate_loss(model, images, LABELS, tolerance=1e-9)
-        assert_close(columns(found.product, images), wanted)
-        values = torch.linalg.eigvalsh(wanted)
+        expected = formed(model, images, LABELS)
+        result = surrogate_loss(model, images, LABELS, tolerance=1e-9)
+        assert_close(columns(result.product, images), expected)
+        values = torch.linalg.eigvalsh(expected)
         assert (values[:, 0] < -1e-6).all()
-        torch.testing.assert_close(found.largest_eigenvalue, values[:, -1], rtol=1e-8, atol=0)
+        torch.testing.assert_close(result.largest_eigenvalue, values[:, -1], rtol=1e-8, atol=0)
         gauss_newton = surrogate_loss(model, images, LABELS, closed_form=True)
         closed = closed_form_hessian(model, images)
         assert_close(columns(gauss_newton.product, images), columns(closed.product, images))
@@ -277,7 +277,7 @@ class TestChoice:
         assert chosen.found.all()
         peak, best = float(loss.gradient.abs().max()), chosen.interpretation
         strengths = 1e-6 * 2.0 ** torch.arange(math.ceil(math.log2(peak / 1e-6)) + 1).double()
-        grid = method(loss, lambda1=strengths[:, None].expand(-1, 3))  # all, also those left out
+        grid = method(loss, lambda1=strengths[:, None].expand(-1, 3))  # including skipped ones
         assert (grid.sparsity[-1] == 1).all()
         assert (grid.sparsity[-2] < 1).any()
         for b in range(3):
@@ -296,7 +296,7 @@ class TestChoice:
             (0.0, {"start": 0.25}, [0.25]),
         ],
     )
-    def test_strengths_that_are_tried(self, peak, options, strengths):
+    def test_grid_of_strengths(self, peak, options, strengths):
         loss = without_curvature([[peak, -peak / 2, peak / 4]])
         tried = choose_lambda1(loss, method=cafo, sparsity=(0.0, 1.0), **options).grid
         torch.testing.assert_close(tried.lambda1[:, 0], torch.tensor(strengths).double())
@@ -309,11 +309,11 @@ class TestChoice:
             ([0.5], 0.75, [0.25, 0.5]),  # a quarter of 0.5 leaves two zeros of three
             ([0.5], 0.5, [0.125, 0.25, 0.5]),
             ([0.5], 0.3, [0.0625, 0.125, 0.25, 0.5]),
-            ([0.5, 0.06], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # the other image has enough
+            ([0.5, 0.06], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # one image has enough
             ([0.5, 0.0], 0.75, [0.03125, 0.0625, 0.125, 0.25, 0.5]),  # an empty map stays empty
         ],
     )
-    def test_weaker_strengths_are_left_out(self, peaks, low, strengths):
+    def test_weaker_strengths_are_skipped(self, peaks, low, strengths):
         loss, solved = without_curvature([[p, -p / 2, p / 4] for p in peaks]), []
 
         def method(loss, *, lambda1, **options):
@@ -335,9 +335,9 @@ class TestChoice:
         halvings = torch.log2(peak.max() / chosen.interpretation.lambda1)
         sparsity = chosen.interpretation.sparsity
         assert ((sparsity >= 0.75) & (sparsity < 1)).all()
-        whole = (halvings - halvings.round()).abs() < 1e-9
+        is_integer = (halvings - halvings.round()).abs() < 1e-9
         assert (halvings > 0).all()
-        assert whole.any()
+        assert is_integer.any()
 
     def test_bisects_what_halving_jumps_over(self):
         chosen = choose_lambda1(without_curvature(torch.linspace(0.9, 1.0, 40)[None]), method=cafo)
@@ -346,7 +346,7 @@ class TestChoice:
         assert 0.9 < float(chosen.interpretation.lambda1) < 1
 
     @pytest.mark.parametrize("value", [1.0, 0.0], ids=["even", "nothing"])
-    def test_that_cannot_be_made(self, value):
+    def test_no_sparse_map_exists(self, value):
         chosen = choose_lambda1(without_curvature([[value] * 4]), method=cafo)
         assert not chosen.found.any()
         assert chosen.interpretation.sparsity == 1
@@ -354,15 +354,15 @@ class TestChoice:
     def test_needs_no_batch(self, loss):
         together = choose_lambda1(loss, method=cafo).interpretation.lambda1
         for b in range(3):
-            at = slice(b, b + 1)
-            image = SurrogateLoss(loss.gradient[at], loss.product, loss.largest_eigenvalue[at])
+            rows = slice(b, b + 1)
+            image = SurrogateLoss(loss.gradient[rows], loss.product, loss.largest_eigenvalue[rows])
             alone = choose_lambda1(image, method=cafo).interpretation.lambda1
             torch.testing.assert_close(alone[0], together[b])
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("smooth", [False, True])
-def test_nothing_is_changed(images, smooth):
+def test_no_side_effects(images, smooth):
     model = copy.deepcopy(MODEL).requires_grad_()
     expand = partial(smooth_surrogate_loss, generator=generator(0), n_samples=2)
     x = images.clone().requires_grad_()
@@ -373,7 +373,7 @@ def test_nothing_is_changed(images, smooth):
 
 
 class TestRefused:
-    def test_lambda2_that_is_too_small(self, loss):
+    def test_too_small_lambda2(self, loss):
         lambda2 = loss.largest_eigenvalue / 2 * torch.tensor([1.5, 0.9, 1.5])
         needed = float(loss.largest_eigenvalue[1] / 2)
         message = rf"for image 1 more than {needed:.6g}, got {float(lambda2[1]):.6g}"
@@ -389,7 +389,7 @@ class TestRefused:
         message = rf"margin: expected a number above 0.*\({half:.6g} here\).*, got {margin:g}"
         with pytest.raises(ValueError, match=message):
             caso(loss, margin=margin)
-        # It is not used where lambda2 is given.
+        # The margin is not used where lambda2 is given.
         lambda2 = loss.largest_eigenvalue / 2 + 10
         assert_close(caso(loss, lambda2=lambda2, margin=margin).maps, caso(loss).maps)
 

@@ -1,4 +1,4 @@
-"""What the chapter on high-order saliency measures, and the rows and pictures that come of it."""
+"""The chapter on high-order saliency: its units, rows and maps."""
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ def parameters(**changes):
 
 
 def positions(units):
-    """Return the photographs that units measure."""
+    """Return the positions of the photographs that units measure."""
     settings = [{"first": 0, "step": 1, **unit.settings} for unit in units]
     return [s["first"] + i * s["step"] for s in settings for i in range(s["n_images"])]
 
@@ -37,74 +37,72 @@ def networks(units):
     return list(dict.fromkeys((unit.training.data, unit.training.network) for unit in units))
 
 
-def test_photographs_are_spread_over_all_of_them():
-    few = {"n_few": 5, "n_closed": 4, "n_quality": 5, "n_smooth": 2, "n_curved": 6, "chunk": 5}
-    by_group = paper.groups(parameters(n_images=20, n_order=20, **few, class_counts=[2, 10]))
-    spread = [0, 4, 8, 12, 16]
-    assert positions(by_group["spectra"][:1]) == spread
-    assert sorted(positions(by_group["spectra"])) == list(range(20))
-    assert {unit.settings["n_images"] for unit in by_group["spectra"]} == {5}
-    assert positions(by_group["errors"][:2]) == [0, 5, 10, 15] * 2
-    assert [unit.settings["first"] for unit in by_group["quality"]] == spread
-    assert positions(by_group["quality_of_smooth"]) == [0, 10]
-    assert positions(by_group["objective"]) == spread
-    assert positions(by_group["smooth"]) == [0, 3, 6, 9, 12, 15]
-    assert {unit.training.network for unit in by_group["smooth"]} == {"efficientnet_lite0_smooth"}
-    assert [unit.settings["n_classes"] for unit in by_group["few"]] == [2, 10]
-    assert positions(by_group["few"]) == spread * 2
-    assert paper.groups(parameters(n_exact=0))["exact"] == []
+class TestUnits:
+    def test_photographs_are_spread_over_all(self):
+        few = {"n_few": 5, "n_closed": 4, "n_quality": 5, "n_smooth": 2, "n_curved": 6, "chunk": 5}
+        by_group = paper.groups(parameters(n_images=20, n_order=20, **few, class_counts=[2, 10]))
+        spread = [0, 4, 8, 12, 16]
+        assert positions(by_group["spectra"][:1]) == spread
+        assert sorted(positions(by_group["spectra"])) == list(range(20))
+        assert {unit.settings["n_images"] for unit in by_group["spectra"]} == {5}
+        assert positions(by_group["errors"][:2]) == [0, 5, 10, 15] * 2
+        assert [unit.settings["first"] for unit in by_group["quality"]] == spread
+        assert positions(by_group["quality_of_smooth"]) == [0, 10]
+        assert positions(by_group["objective"]) == spread
+        assert positions(by_group["smooth"]) == [0, 3, 6, 9, 12, 15]
+        assert {u.training.network for u in by_group["smooth"]} == {"efficientnet_lite0_smooth"}
+        assert [unit.settings["n_classes"] for unit in by_group["few"]] == [2, 10]
+        assert positions(by_group["few"]) == spread * 2
+        assert paper.groups(parameters(n_exact=0))["exact"] == []
 
+    def test_photographs_of_further_networks(self):
+        values = parameters(others=OTHERS, twins=[], n_images=20, n_closed=3, chunk=4)
+        by_group = paper.groups(values)
+        others = by_group["others"]
+        assert networks(others) == [(other["data"], other["network"]) for other in OTHERS]
+        assert positions(others) == [0, 5, 10, 15, 1, 0, 1]  # each unit spread over all
+        assert [unit.settings["n_images"] for unit in others] == [4, 1, 2]
+        errors = [u for u in by_group["errors"] if u.training.network == "efficientnet_lite1"]
+        assert positions(errors) == [0, 1, 2]
+        assert paper.groups(parameters(others=[]))["others"] == []
+        with pytest.raises(UsageError, match="expected a value for n_images"):
+            paper.groups(parameters(others=[OTHERS[0], {"data": "d", "network": "n"}]))
 
-def test_further_networks_are_shown_the_same_photographs_or_the_first_of_others():
-    by_group = paper.groups(parameters(others=OTHERS, twins=[], n_images=20, n_closed=3, chunk=4))
-    shown = by_group["others"]
-    assert networks(shown) == [(of["data"], of["network"]) for of in OTHERS]
-    assert positions(shown) == [0, 5, 10, 15, 1, 0, 1]  # spread over all, in turn
-    assert [unit.settings["n_images"] for unit in shown] == [4, 1, 2]
-    errors = [u for u in by_group["errors"] if u.training.network == "efficientnet_lite1"]
-    assert positions(errors) == [0, 1, 2]
-    assert paper.groups(parameters(others=[]))["others"] == []
-    with pytest.raises(UsageError, match="expected a value for n_images"):
-        paper.groups(parameters(others=[OTHERS[0], {"data": "d", "network": "n"}]))
+    def test_twins_differ_only_in_activation(self):
+        by_group = paper.groups(parameters(twins=TWINS, n_twins=5, n_closed=0, chunk=4, others=[]))
+        twins, errors = by_group["twins"], by_group["errors"][-4:]
+        names = ["resnet"] * 2 + ["resnet_swish"] * 2
+        for units in (twins, errors):
+            assert [paper.network_name(unit.training) for unit in units] == names
+            assert positions(units) == [0, 1, 2, 3, 4] * 2
+        assert all(isinstance(u.training, Training) and u.training.seed == 0 for u in twins)
+        assert [unit.metric for unit in by_group["accuracy"]] == ["accuracy"] * 2
+        units = paper.plan(parameters(twins=TWINS, n_twins=1)).units()
+        trained = [unit for unit in units if isinstance(unit.training, Training)]
+        assert networks(trained) == [("mnist5k", "resnet")]
+        without = paper.groups(parameters(twins=[]))
+        assert without["twins"] == without["accuracy"] == []
 
+    def test_margins_in_settings_unless_standard(self):
+        def settings(**changes):
+            units = paper.plan(parameters(twins=TWINS, n_twins=1, **changes)).units()
+            return [unit.settings.get("margins") for unit in units if unit.metric == "high_order"]
 
-def test_twins_are_trained_alike_but_for_their_activation():
-    by_group = paper.groups(parameters(twins=TWINS, n_twins=5, n_closed=0, chunk=4, others=[]))
-    twins, errors = by_group["twins"], by_group["errors"][-4:]
-    names = ["resnet"] * 2 + ["resnet_swish"] * 2
-    for units in (twins, errors):
-        assert [paper.network_name(unit.training) for unit in units] == names
-        assert positions(units) == [0, 1, 2, 3, 4] * 2
-    assert all(isinstance(u.training, Training) and u.training.seed == 0 for u in twins)
-    assert [unit.metric for unit in by_group["accuracy"]] == ["accuracy"] * 2
-    units = paper.plan(parameters(twins=TWINS, n_twins=1)).units()
-    trained = [unit for unit in units if isinstance(unit.training, Training)]
-    assert networks(trained) == [("mnist5k", "resnet")]
-    without = paper.groups(parameters(twins=[]))
-    assert without["twins"] == without["accuracy"] == []
+        assert set(settings()) == {None}
+        assert all(margins == [10.0, 50.0] for margins in settings(margins=[10.0, 50.0]))
+        for wrong in ([10.0, 0.0], [-1.0]):
+            with pytest.raises(UsageError, match=r"parameter margins.*: expected a positive numb"):
+                notebooks.resolve("high_order_saliency", "smoke", {"margins": wrong})
+        with pytest.raises(UsageError, match="parameter margins: expected 10 among them"):
+            paper.groups(parameters(margins=[1.0, 100.0]))
 
-
-def test_margins_are_settings_where_they_are_not_the_standard_ones():
-    def settings(**changes):
-        units = paper.plan(parameters(twins=TWINS, n_twins=1, **changes)).units()
-        return [unit.settings.get("margins") for unit in units if unit.metric == "high_order"]
-
-    assert set(settings()) == {None}
-    assert all(margins == [10.0, 50.0] for margins in settings(margins=[10.0, 50.0]))
-    for wrong in ([10.0, 0.0], [-1.0]):
-        with pytest.raises(UsageError, match=r"parameter margins.*: expected a positive number"):
-            notebooks.resolve("high_order_saliency", "smoke", {"margins": wrong})
-    with pytest.raises(UsageError, match="parameter margins: expected 10 among them"):
-        paper.groups(parameters(margins=[1.0, 100.0]))
-
-
-def test_where_maps_lie_is_measured_in_both_scenes():
-    methods = ["cafo", "caso"]
-    values = parameters(objects="foolbox-imagenet", n_objects=6, object_saliencies=methods)
-    units = paper.groups(values)["objects"]
-    assert [unit.settings["scene"] for unit in units] == ["pair"] * 2 + ["box"] * 2
-    assert positions(units) == [0, 1, 2, 3, 4, 5] * 2
-    assert all(unit.settings["saliencies"] == methods for unit in units)
+    def test_objects_are_measured_in_both_scenes(self):
+        methods = ["cafo", "caso"]
+        values = parameters(objects="foolbox-imagenet", n_objects=6, object_saliencies=methods)
+        units = paper.groups(values)["objects"]
+        assert [unit.settings["scene"] for unit in units] == ["pair"] * 2 + ["box"] * 2
+        assert positions(units) == [0, 1, 2, 3, 4, 5] * 2
+        assert all(unit.settings["saliencies"] == methods for unit in units)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +110,7 @@ def test_where_maps_lie_is_measured_in_both_scenes():
     [(24, 12, [0, 20, 40, 60, 80, 100]), (12, 6, [0, 20, 40, 60, 80, 100])]
     + [(6, 3, [0, 40, 80]), (6, 0, [])],
 )
-def test_maps_are_kept_of_a_few_photographs_that_all_methods_have(n_quality, n_smooth, kept):
+def test_maps_are_kept_for_few_photographs(n_quality, n_smooth, kept):
     by_group = paper.groups(parameters(n_images=120, n_quality=n_quality, n_smooth=n_smooth))
     for name, n in (("quality", n_quality), ("quality_of_smooth", n_smooth)):
         units = by_group[name]
@@ -121,7 +119,7 @@ def test_maps_are_kept_of_a_few_photographs_that_all_methods_have(n_quality, n_s
     assert len(kept) <= paper.N_COMPARED
 
 
-def test_one_row_an_image(tmp_path, monkeypatch, store, here):
+def test_rows_of_single_images(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
     every_second = {"n_images": 2, "step": 2, "k": 5}
     units = [measurement(UNIT, "high_order", first=first, **every_second) for first in (0, 4)]
@@ -138,7 +136,7 @@ def test_one_row_an_image(tmp_path, monkeypatch, store, here):
     assert not {"n_images", "first", "step"} & set(rows)
 
 
-def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, store, here):
+def test_columns_are_named_by_method(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
     settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
     unit = measurement(UNIT, "map_quality", n_steps=8, **settings)
@@ -146,19 +144,19 @@ def test_columns_of_several_methods_have_their_names(tmp_path, monkeypatch, stor
     rows = image_rows(Item(unit, {"group": "quality"}), key, store)
     assert set(rows["group"]) == {"quality"}
     assert rows.image.tolist() == [3, 4]
-    kept = store.read_tensors(key)["insertion"]
+    insertion = store.read_tensors(key)["insertion"]
     for column, name in enumerate(settings["saliencies"]):
-        assert rows[f"insertion_{name}"].tolist() == kept[:, column].tolist()
+        assert rows[f"insertion_{name}"].tolist() == insertion[:, column].tolist()
     assert not {"saliencies", "insertion_1"} & set(rows)
 
 
-def test_no_distance_is_above_the_bound_and_one_reaches_it():
+def test_distance_bound_is_tight():
     largest, margin = 30.0, 5.0
     generator = np.random.default_rng(0)
     scale = 1 / (largest + 2 * margin - np.append(generator.uniform(0, largest, 4), largest))
     bound = paper.distance_bound(largest, margin)
     gradients = generator.normal(size=(1000, 5))
-    # From the eigenvectors of L and 0, with equal shares of both after half of the change.
+    # Equality needs a gradient of the eigenvectors of L and 0, with equal shares of both halfway.
     even = np.sqrt(largest + 2 * margin - np.array([0.0, largest]))
     for g, factors in [*((g, scale) for g in gradients), (even, 1 / even**2)]:
         change = g * factors
@@ -168,7 +166,7 @@ def test_no_distance_is_above_the_bound_and_one_reaches_it():
     assert paper.distance_bound(0.0, margin) == paper.distance_bound(-1.0, margin) == 0
 
 
-def test_kept_maps_are_as_small_as_they_are_drawn_and_photographs_are_left_out():
+def test_kept_maps_are_shrunk_without_photographs():
     maps = torch.arange(2 * 192 * 192).view(2, 192, 192).remainder(251).byte()
     tensors = {"maps": maps, "image": maps[:1].expand(3, -1, -1), "confidence": torch.ones(2)}
     network = Pretrained(data="foolbox-imagenet", network="efficientnet_lite0")

@@ -1,4 +1,4 @@
-"""Tables and pictures of the chapter on high-order saliency, by hand."""
+"""Tables and pictures for the chapter on high-order saliency, against values by hand."""
 
 import dataclasses
 
@@ -18,10 +18,10 @@ TURNS = [("low", 0.4), ("between", 0.7), ("high", 0.99)]
 def photographs(metric, values, **labels):
     """Return rows of photographs that are unsure, between and sure in turn."""
     rows = [(i, *TURNS[i % 3], value) for i, value in enumerate(values)]
-    given = {"profile": "laptop", "network": NETWORK, "data": DATA, "classes": "all"}
-    given |= {"metric": metric, "margin": 10.0, "saliency": None}
+    common = {"profile": "laptop", "network": NETWORK, "data": DATA, "classes": "all"}
+    common |= {"metric": metric, "margin": 10.0, "saliency": None}
     columns = ["image", "sure", "confidence", "value"]
-    return pd.DataFrame(rows, columns=columns).assign(**given | labels)
+    return pd.DataFrame(rows, columns=columns).assign(**common | labels)
 
 
 N = np.arange(12.0)
@@ -57,15 +57,15 @@ def result():
 
 
 class TestRows:
-    def test_select_takes_all_classes_and_one_kind_of_network(self, result):
+    def test_select_classes_and_networks(self, result):
         frame = result.frame
         assert len(tables.select(frame, "difference")) == 24
         assert len(tables.select(frame, "difference", smooth=True)) == 12
         assert len(tables.select(frame, "difference", smooth=None, image=1)) == 3
-        assert len(tables.main(result, "difference", margin=10.0)) == 12
+        assert len(tables.main_rows(result, "difference", margin=10.0)) == 12
 
     def test_bound_is_of_the_same_photograph(self, result):
-        rows = tables.with_bound(tables.main(result))
+        rows = tables.add_bound(tables.main_rows(result))
         assert len(rows) == 24
         largest = 20 + rows["image"]
         expected = [distance_bound(n, m) for n, m in zip(largest, rows["margin"])]
@@ -73,13 +73,13 @@ class TestRows:
 
 
 class TestTables:
-    def test_shares_have_a_row_a_method(self, result):
-        table = tables.on_object(result)
+    def test_object_table_has_methods_as_rows(self, result):
+        table = tables.object_table(result)
         assert table[""].tolist() == ["gradient", "CASO, groups"]
         assert table["named object of two"].str[:5].tolist() == ["60.0 ", "80.0 "]
         assert table["object on a grey canvas"].tolist()[0] == "–"
 
-    def test_objective_compares_maps_of_the_same_photographs(self, result):
+    def test_objective_compares_within_photographs(self, result):
         table = tables.objective_table(result)
         assert table["λ₂"].tolist() == ["L/2 + 1"] * 3 + ["L/2 + 10"] * 3
         assert table["top probability"].tolist() == [*tables.SURENESS.values()] * 2
@@ -89,7 +89,7 @@ class TestTables:
         gains = tables.advantage(result).groupby("network")["value"].unique()
         assert gains.to_dict() == {"λ₂ = L/2 + 1": [1.0], "λ₂ = L/2 + 10": [2.0]}
 
-    def test_losses_that_fall_have_no_ratio(self, result):
+    def test_falling_losses_have_no_ratio(self, result):
         values = {"caso": [2.0, 4, 8, 3], "cafo": [1.0, 2, 4, -1]}
         rows = [photographs("true_loss", values[s], saliency=s, sure="low") for s in values]
         table = tables.objective_table(dataclasses.replace(result, frame=pd.concat(rows)))
@@ -98,7 +98,7 @@ class TestTables:
 
 
 class TestPictures:
-    def test_photographs_stand_beside_their_maps(self, result):
+    def test_photographs_next_to_their_maps(self, result):
         grid = tables.pair_grid(result)
         np.testing.assert_array_equal(grid["rows"][0][0], load_data(DATA).test.images[3].numpy())
         assert [len(row) for row in grid["rows"]] == [4, 4]
@@ -113,6 +113,6 @@ class TestPictures:
         assert list(frames)[1] == "λ₁ = 0.02: 76% of the map is zero"
         assert [len(row) for (row,) in frames.values()] == [4, 4]
 
-    def test_photographs_that_are_not_there(self, result):
+    def test_unavailable_photographs(self, result):
         result.provenance["parameters"]["images"] = "no such data"
         assert [row[0] for row in tables.comparison_grid(result, {})["rows"]] == [None, None]

@@ -1,4 +1,4 @@
-"""What the theorems of high-order saliency say, on problems small enough to know the answer."""
+"""The theorems of high-order saliency, on problems small enough to know the answer."""
 
 import math
 from functools import partial
@@ -45,14 +45,14 @@ BROKEN = [
     ("choice", "choice", "choose_lambda1", partial(choose_lambda1, start=2e-5)),
     ("groups", "square_form", "_matrix", lambda h, lambda2: MATRIX(h, 1.1 * lambda2)),
     ("groups", "pair", "small_problem", small(gradient=lambda g: g.flip(-1))),
-    ("groups", "tight", "find_best_group", lambda ratio: 0.9),
+    ("groups", "tight", "best_group_hit_rate", lambda ratio: 0.9),
     ("groups", "restricted", "restricted_eigenvalue", lambda *arguments: 10.0),
     ("spectrum", "above", "small_problem", small(largest_eigenvalue=lambda x: 0.99 * x)),
     ("spectrum", "below", "small_problem", small(largest_eigenvalue=lambda x: 1.01 * x)),
     ("spectrum", "rounding", "small_problem", small("single", largest_eigenvalue=lambda x: 2 * x)),
     ("many_classes", "eigenvectors by_vector by_gradient", "times_covariance", lambda p, u: p * u),
     ("many_classes", "gradient", "jacobians", lambda f, x: 1.01 * JACOBIANS(f, x)),
-    ("many_classes", "products more_classes central", "leave_rank_one", lambda n, **_: 6 * [0.1]),
+    ("many_classes", "products more_classes central", "even_errors", lambda n, **_: 6 * [0.1]),
     ("solvers", "fast", "fista", lambda p, s: fista(p, s._replace(max_iterations=s[1] // 40))),
     ("solvers", "zeros", "descend", lambda problem, **more: DESCEND(problem)),
     ("solvers", "plateau steep", "caso", lambda f, lambda2, **_: caso(f, lambda2=lambda2.flip(0))),
@@ -61,34 +61,34 @@ BROKEN = [
 
 @pytest.mark.parametrize(("check", "keys", "name", "wrong"), BROKEN)
 def test_broken_formula_exceeds_its_limit(monkeypatch, check, keys, name, wrong):
-    SMALL()  # kept as it is
+    SMALL()  # caches the unbroken problem
     monkeypatch.setattr(theory, name, wrong)
-    found = dict(getattr(theory, f"check_{check}")())
-    assert not [key for key in keys.split() if found[key] <= theory.STATEMENTS[key][2]]
+    values = dict(getattr(theory, f"check_{check}")())
+    assert not [key for key in keys.split() if values[key] <= theory.STATEMENTS[key][2]]
 
 
-def test_each_statement_agrees():
+def test_all_statements_agree():
     table = theory.check_theory()
     assert len(table) == len(theory.STATEMENTS)
     assert table[theory.EXPECTED].str.startswith("yes (at most ").all()
 
 
-def test_no_is_printed(monkeypatch):
+def test_disagreement_is_printed(monkeypatch):
     for check in ("hessian", "expansion", "choice", "spectrum", "many_classes", "solvers"):
         monkeypatch.setattr(theory, f"check_{check}", lambda: iter(()))
-    found = {"pixel": math.nan, "pair": 0.06, "tight": 0.0}
-    monkeypatch.setattr(theory, "check_groups", found.items)
+    values = {"pixel": math.nan, "pair": 0.06, "tight": 0.0}
+    monkeypatch.setattr(theory, "check_groups", values.items)
     verdicts = ["no (at most 0.05)", "no (at most 0.05)", "yes (at most 0)"]
     assert theory.check_theory()[theory.EXPECTED].tolist() == verdicts
 
 
-def test_hessian_of_a_smooth_network_is_not_semi_definite(monkeypatch):
+def test_smooth_hessian_is_not_semi_definite(monkeypatch):
     monkeypatch.setattr(torch.nn, "ReLU", torch.nn.Softplus)
     monkeypatch.setattr(theory, "small_problem", SMALL.__wrapped__)
     assert dict(theory.check_spectrum())["semi_definite"] > 0.01
 
 
-def test_restricted_eigenvalue_is_the_least_over_the_cone():
+def test_restricted_eigenvalue_is_cone_minimum():
     points = torch.randn(1000, 48, generator=torch.Generator().manual_seed(0)).abs()
     points[0] = 1
     inside, outside = points[:, :3], points[:, 3:]

@@ -1,4 +1,4 @@
-"""Networks as they start, their landscapes, and the equations that the record checks."""
+"""Landscapes of networks before training, and the equations that the record checks."""
 
 import copy
 import functools
@@ -32,15 +32,15 @@ def subject():
     return evaluated(START, {}, torch.device("cpu"))
 
 
-def measured(metric, **settings):
+def compute(metric, **settings):
     return measure(subject(), Measurement(training=START, metric=metric, settings=settings))
 
 
-def test_a_network_as_it_starts_is_measured_and_not_stored(tmp_path):
-    asked = Measurement(training=START, metric="importance_landscape", settings={"n_images": 8})
-    assert run_job(Job([asked], str(tmp_path), "cpu")).errors == []
-    (key,), store = keys_of([asked]), Store(tmp_path)
-    expected = measured("importance_landscape", n_images=8).tensors["landscape"]
+def test_untrained_network_is_not_stored(tmp_path):
+    unit = Measurement(training=START, metric="importance_landscape", settings={"n_images": 8})
+    assert run_job(Job([unit], str(tmp_path), "cpu")).errors == []
+    (key,), store = keys_of([unit]), Store(tmp_path)
+    expected = compute("importance_landscape", n_images=8).tensors["landscape"]
     assert torch.equal(store.read_tensors(key)["landscape"], expected)
     assert store.read(keys_of([START])[0]) is None
     with pytest.raises(UsageError, match="epochs=0 trains nothing"):
@@ -49,16 +49,16 @@ def test_a_network_as_it_starts_is_measured_and_not_stored(tmp_path):
         [*initial_landscapes.items({}, SimpleNamespace(untrained={"net": {"epochs": 3}}))]
 
 
-def test_a_black_margin_has_no_gradient_unless_biases_or_statistics_say_so():
+def test_black_margin_has_no_gradient():
     before, rims = {k: v.clone() for k, v in subject().network.state_dict().items()}, {}
     for condition in initial_landscapes.CONDITIONS:
-        found = measured("landscape_under", condition=condition, n_images=16, n_draws=1)
-        rims[condition] = float(found.tensors["landscape"][:4].max())
+        result = compute("landscape_under", condition=condition, n_images=16, n_draws=1)
+        rims[condition] = float(result.tensors["landscape"][:4].max())
     assert rims.pop("black margin") == 0 < 0.01 < min(rims.values())
     assert all(torch.equal(before[k], v) for k, v in subject().network.state_dict().items())
 
 
-def test_paths_are_scaled_by_the_statistics_of_images():
+def test_paths_are_scaled_by_image_statistics():
     network, images = copy.deepcopy(subject().network), subject().data.train.images[:16]
     pilcro_measures._take_statistics(network, subject().as_inputs(images))
     for layers in (m for m in network.modules() if isinstance(m, nn.Sequential)):
@@ -68,17 +68,17 @@ def test_paths_are_scaled_by_the_statistics_of_images():
                     :, None, None, None
                 ]
     expected = scaled_norm(path_counts(network, subject().data.shape, squared=True)).float()
-    found = measured("landscape_under", condition="its paths, scaled", n_images=16)
-    torch.testing.assert_close(found.tensors["landscape"], expected, rtol=1e-4, atol=1e-5)
+    result = compute("landscape_under", condition="its paths, scaled", n_images=16)
+    torch.testing.assert_close(result.tensors["landscape"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_maps_become_correlations_with_paths_and_photographs():
+def test_maps_are_compared_by_correlation():
     paths, noise = np.random.default_rng(0).random((2, 16, 16))
     arrays = {f"{NAME}|net|photographs|{n}": paths + n * (-1) ** n * noise for n in range(6)}
     arrays |= {f"{NAME}|net|its paths|0": paths, f"{NAME}|net|white noise|1": noise, "other": paths}
-    for condition, one in {"statistics of images": paths, "its paths, scaled": noise}.items():
-        arrays[f"{NAME}|net|{condition}|1"] = one
-    rows, _ = initial_landscapes.derive(arrays)
+    for condition, array in {"statistics of images": paths, "its paths, scaled": noise}.items():
+        arrays[f"{NAME}|net|{condition}|1"] = array
+    rows, _ = initial_landscapes.compare_maps(arrays)
     value = {(r["metric"], r.get("model"), r["seed"]): r["value"] for r in rows}
     mean = paths + noise * 2 / 5  # of 0, -1, 2, -3 and 4 times the noise
     for name, first, second in (
@@ -91,7 +91,7 @@ def test_maps_become_correlations_with_paths_and_photographs():
 
 
 IMPORTANCE, LINES = pilcro_equations._importance, torch.arange(1, 5).view(4, 1)
-BROKEN = {  # what is put in place of a part of a formula, and the checks that then do not agree
+BROKEN = {  # a wrong part for each formula, and the checks that then disagree
     "_routes partial": (lambda f, h: lambda w: f(h.flip(-1), w), "route order"),
     "_routes _paths": (lambda n: torch.ones(2 * n + 1), "commands multinomial normal depth"),
     "_routes _orders": (lambda n, end: n + end, "multinomial"),
@@ -103,21 +103,21 @@ BROKEN = {  # what is put in place of a part of a formula, and the checks that t
 }
 
 
-def that_agree(part):
+def agreeing_keys(part):
     table = pilcro_equations.table(getattr(pilcro_equations, part))
     compared = {*table[table["agrees"] == "yes"]["compared"]}
     return {key.replace(" ", "_") for key, row in EQUATIONS.items() if row[1] in compared}
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_equation_does_not_agree(broken, monkeypatch):
-    (part, name), (other, keys) = broken.split(), BROKEN[broken]
-    before = that_agree(part)
-    monkeypatch.setattr(name if "." in name else f"{pilcro_equations.__name__}.{name}", other)
-    assert before - that_agree(part) == {*keys.split()}
+def test_broken_equation_disagrees(broken, monkeypatch):
+    (part, name), (wrong, keys) = broken.split(), BROKEN[broken]
+    before = agreeing_keys(part)
+    monkeypatch.setattr(name if "." in name else f"{pilcro_equations.__name__}.{name}", wrong)
+    assert before - agreeing_keys(part) == {*keys.split()}
 
 
-def test_equations_hold_but_where_the_record_says_that_they_do_not():
+def test_equations_disagree_as_recorded():
     table, wrong = pilcro_equations.table(), "kink,slope apart,tangent,size,relu,norm,most paths,"
     assert table["compared"].tolist() == [compared for _, compared, _ in EQUATIONS.values()]
     wrong = (wrong + "shares,kernel,interval squared,scaled").split(",")

@@ -56,7 +56,7 @@ def deviations(draws, expected):
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_proposition_1_the_squared_gradient_follows_the_paths(name):
+def test_proposition_1_on_squared_gradients(name):
     x, make = randn(1, 2, 10), partial(build, name)
     draws = paper.squared_gradients(make, x, n_draws=1500, seed=1)
     model = constant(make())
@@ -67,7 +67,7 @@ def test_proposition_1_the_squared_gradient_follows_the_paths(name):
     assert float(deviations(draws, 2 * expected)[seen].min()) > 4
 
 
-def test_draws_come_from_the_seed_alone():
+def test_draws_depend_on_seed_only():
     state, make = torch.get_rng_state(), partial(build, "convolutions")
     draw = partial(paper.squared_gradients, make, randn(1, 2, 10))
     first, again, other = (draw(n_draws=3, seed=seed) for seed in (1, 1, 2))
@@ -77,7 +77,7 @@ def test_draws_come_from_the_seed_alone():
 
 
 @pytest.mark.parametrize("std", [0.01, 3.0])
-def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
+def test_lemma_2_on_batch_normalisation(std):
     """The prediction is gamma^2 / V[x] times the path counts times (N - 1) / (N K)."""
 
     def make():
@@ -91,7 +91,7 @@ def test_lemma_2_batch_normalisation_cancels_the_variance_of_weights(std):
     torch.testing.assert_close(draws.mean(0), expected * 1.5**2 / x.var(), rtol=0.2, atol=0)
 
 
-def test_equation_18_the_derivative_of_a_normalisation():
+def test_equation_18_on_derivative_of_normalisation():
     n, norm, a = 200, nn.BatchNorm1d(1, eps=1e-30).double(), 1 + 3 * randn(200, 1)
     nn.init.constant_(norm.weight, 1.5)
     jacobian = torch.autograd.functional.jacobian(norm, a)[:, 0, :, 0]
@@ -101,7 +101,7 @@ def test_equation_18_the_derivative_of_a_normalisation():
     assert float(n - expected.square().trace()) == pytest.approx(4, abs=0.1)  # 1 - 4 / N each
 
 
-def test_in_evaluation_mode_only_the_mixed_second_derivative_is_left():
+def test_evaluation_mode_has_no_image_curvature():
     network, x = paper.small_resnet(0), randn(2, 1, 32, 32).requires_grad_()
     norms = []
     for training in (False, True):

@@ -1,4 +1,4 @@
-"""What the chapter on the marginal density trains and measures, and the rows that come of it."""
+"""The chapter on marginal density: its units, derived rows and sentences."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.papers import marginal_density
 from suite.papers import marginal_density_tables as tables
-from suite.papers.marginal_density import at_equal_accuracy, plan, to_standard
+from suite.papers.marginal_density import divide_by_standard, match_accuracy, plan
 
 CHAPTER = "marginal_density"
 
@@ -25,8 +25,8 @@ def parameters(profile="smoke", **changes):
 
 
 @pytest.mark.parametrize("profile", ["workstation", "paper"])
-def test_table_1_is_trained_as_printed(profile):
-    """Appendix A.8: 80 epochs, a learning rate of 0.0001, the block put above or below anew."""
+def test_table_1_training_matches_paper(profile):
+    """Appendix A.8: 80 epochs, learning rate 0.0001, each epoch draws the block's position anew."""
     items = [item for item in plan(parameters(profile)) if item.labels]
     rows = [(i.labels, i.unit) for i in items if i.labels["panel"] == "methods"]
     rows = [(labels, unit) for labels, unit in rows if unit.training.network == "mlp"]
@@ -41,19 +41,19 @@ def test_table_1_is_trained_as_printed(profile):
     assert readings == {(n, e, s) for n, e in (("l2", 1.0), ("linf", 0.3)) for s in (0.2, 0.01)}
 
 
-def test_ratios_to_the_standard_network_are_of_the_same_seed():
+def test_ratios_are_within_a_seed():
     rows = pd.DataFrame({"value": [2.0, 1, 1, 5, 8, 2, 9], "seed": [0, 0, 1, 1, 0, 0, 0]})
     rows["method"] = ["standard", "density", "density", *["standard"] * 2, *["density"] * 2]
     rows["panel"] = [*["methods"] * 4, *["photos"] * 2, "strength"]
     rows["data"] = [*["block"] * 4, *["photo"] * 2, "block"]
     rows = rows.assign(network="mlp", metric="whole", std=0.5)
-    ratios = to_standard(pd.concat([rows, rows.assign(metric="accuracy")]))
+    ratios = divide_by_standard(pd.concat([rows, rows.assign(metric="accuracy")]))
     assert ratios["value"].tolist() == [1, 0.5, 0.2, 1, 1, 0.25]
     assert ratios["std"].isna().all()
     assert set(ratios["metric"]) == {"whole_ratio"}
 
 
-def test_networks_that_diverged_have_no_values_and_no_arrays():
+def test_diverged_networks_have_no_values():
     values = parameters(seeds=[0, 1])
     fields = [vars(getattr(unit, "training", unit)) for unit in plan(values).units()]
     table = pd.DataFrame([{n: of[n] for n in ("data", "network", "seed")} for of in fields])
@@ -64,19 +64,19 @@ def test_networks_that_diverged_have_no_values_and_no_arrays():
     assert not arrays
 
 
-# Standard training is right for 0.9 of the images.
+# Accuracy and leakage; standard training has an accuracy of 0.9.
 CURVES = {
     ("standard", 0.0): (0.90, 1.0),
     ("density", 0.5): (0.89, 0.5),
     ("density", 1.0): (0.87, 0.125),
     ("density", 2.0): (0.80, 0.01),
     ("input_gradient", 0.1): (0.88, 0.8),
-    ("input_gradient", 0.5): (0.90, 0.8),  # scatter: together they lose one point
+    ("input_gradient", 0.5): (0.90, 0.8),  # scatter: both strengths together lose one point
     ("input_gradient", 1.0): (0.86, 0.1),
 }
 
 
-def swept(curves=CURVES):
+def sweep_rows(curves=CURVES):
     metrics = "accuracy", "leakage"
     lines = [(*key, *pair) for key, values in curves.items() for pair in zip(metrics, values)]
     rows = pd.DataFrame(lines, columns=["method", "strength", "metric", "value"])
@@ -84,97 +84,94 @@ def swept(curves=CURVES):
     return rows.assign(**common, step_size=np.nan)
 
 
-def test_at_equal_accuracy_sizes_are_interpolated_by_logarithms():
-    """One to four points of accuracy are lost between measured strengths of both. Density's log2 of
-    leakage falls from -1 by one a point to -3, and on to log2 0.01 over seven more."""
-    found = at_equal_accuracy(swept()).set_index(["metric", "method"])["value"]
-    last = -3 + (np.log2(0.01) + 3) / 7
-    assert np.log2(found["leakage", "density"]) == pytest.approx((-1 - 2 - 3 + last) / 4)
-    places = np.array([0, 1, 2, 3]) / 3
-    expected = np.log(0.8) * (1 - places) + np.log(0.1) * places
-    assert found["leakage", "input_gradient"] == pytest.approx(np.exp(expected.mean()))
-    assert found["accuracy", "density"] == pytest.approx((0.89 + 0.88 + 0.87 + 0.86) / 4)
+class TestMatchAccuracy:
+    def test_sizes_are_interpolated_as_logarithms(self):
+        """Both methods have measured losses from one to four points. For density, the log2 of
+        leakage falls from -1 by one per point to -3, then to log2 0.01 over seven points."""
+        means = match_accuracy(sweep_rows()).set_index(["metric", "method"])["value"]
+        last = -3 + (np.log2(0.01) + 3) / 7
+        assert np.log2(means["leakage", "density"]) == pytest.approx((-1 - 2 - 3 + last) / 4)
+        weights = np.array([0, 1, 2, 3]) / 3
+        expected = np.log(0.8) * (1 - weights) + np.log(0.1) * weights
+        assert means["leakage", "input_gradient"] == pytest.approx(np.exp(expected.mean()))
+        assert means["accuracy", "density"] == pytest.approx((0.89 + 0.88 + 0.87 + 0.86) / 4)
+
+    def test_no_extrapolation_below_weakest_strength(self):
+        """From three points on, density's curve goes to 0.01; the other curve ends at four."""
+        late = {key: value for key, value in CURVES.items() if key != ("density", 0.5)}
+        means = match_accuracy(sweep_rows(late)).set_index(["metric", "method"])
+        assert means["n"].eq(2).all()
+        expected = np.log(0.125) + (np.log(0.01) - np.log(0.125)) / 7 / 2
+        assert np.log(means["value"]["leakage", "density"]) == pytest.approx(expected)
+
+    def test_methods_without_common_loss_are_skipped(self):
+        lossless = {k: (0.895, v[1]) if k[0] == "input_gradient" else v for k, v in CURVES.items()}
+        assert match_accuracy(sweep_rows(lossless)).empty
+        for absent in ("density", "standard"):
+            rest = {key: value for key, value in CURVES.items() if key[0] != absent}
+            assert match_accuracy(sweep_rows(rest)).empty
+
+    def test_seeds_and_sweeps_are_separate(self):
+        half = sweep_rows({key: (accuracy, leak / 2) for key, (accuracy, leak) in CURVES.items()})
+        parts = sweep_rows(), half.assign(seed=1), half.assign(panel="long")
+        rows = match_accuracy(pd.concat(parts))
+        wide = rows[rows["metric"] == "leakage"].pivot_table("value", ["panel", "seed"], "method")
+        assert [*wide.index] == [("equal", 0), ("equal", 1), ("long_equal", 0)]
+        first, *others = wide.to_numpy()
+        assert all(other == pytest.approx(first / 2) for other in others)
+        assert rows["against"].eq("input_gradient").all()
+
+    def test_step_sizes_and_their_mean(self):
+        moved = {s: {key: (a, s + b) for key, (a, b) in CURVES.items()} for s in (0.01, 0.2)}
+        rows = pd.concat([sweep_rows(curves).assign(step_size=s) for s, curves in moved.items()])
+        rows = match_accuracy(rows.replace({"metric": {"leakage": "pgd_l2"}}))
+        means = rows.query("method == 'density'").set_index("metric")["value"]
+        assert means["pgd_l2_0.2"] - means["pgd_l2_0.01"] == pytest.approx(0.19)
+        assert means["pgd_l2"] == pytest.approx(means[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
 
 
-def test_nothing_is_interpolated_before_the_weakest_strength():
-    """From three points on; there density's curve goes on to 0.01 and the other's ends at four."""
-    late = {key: value for key, value in CURVES.items() if key != ("density", 0.5)}
-    found = at_equal_accuracy(swept(late)).set_index(["metric", "method"])
-    assert found["n"].eq(2).all()
-    slope = (np.log(0.01) - np.log(0.125)) / 7
-    assert np.log(found["value"]["leakage", "density"]) == pytest.approx(np.log(0.125) + slope / 2)
-
-
-def test_methods_without_a_common_loss_of_accuracy_are_not_compared():
-    lossless = {k: (0.895, v[1]) if k[0] == "input_gradient" else v for k, v in CURVES.items()}
-    assert at_equal_accuracy(swept(lossless)).empty
-    for absent in ("density", "standard"):
-        rest = {key: value for key, value in CURVES.items() if key[0] != absent}
-        assert at_equal_accuracy(swept(rest)).empty
-
-
-def test_each_seed_and_sweep_is_compared_on_its_own_curves():
-    half = swept({key: (accuracy, leakage / 2) for key, (accuracy, leakage) in CURVES.items()})
-    both = at_equal_accuracy(pd.concat([swept(), half.assign(seed=1), half.assign(panel="long")]))
-    wide = both[both["metric"] == "leakage"].pivot_table("value", ["panel", "seed"], "method")
-    assert [*wide.index] == [("equal", 0), ("equal", 1), ("long_equal", 0)]
-    for other in wide.index[1:]:
-        assert wide.loc[other].to_numpy() == pytest.approx(wide.loc[("equal", 0)].to_numpy() / 2)
-    assert both["against"].eq("input_gradient").all()
-
-
-def test_unknown_part_or_metric_of_a_sweep_is_refused():
+def test_unknown_part_or_metric_is_refused():
     values = parameters()
-    for wrong, told in (
+    for wrong, message in (
         ({"part": "lang"}, "unknown part of a sweep 'lang': did you mean 'long'"),
         ({"metrics": ["leakag"]}, "unknown metric of a sweep 'leakag': did you mean 'leakage'"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             plan(values | {"sweeps": [values["sweeps"][0] | wrong]})
-
-
-def test_step_sizes_are_compared_beside_their_mean():
-    moved = {s: {key: (a, s + b) for key, (a, b) in CURVES.items()} for s in (0.01, 0.2)}
-    rows = pd.concat([swept(curves).assign(step_size=size) for size, curves in moved.items()])
-    rows = rows.replace({"metric": {"leakage": "pgd_l2"}})
-    found = at_equal_accuracy(rows).query("method == 'density'")
-    found = found.set_index("metric")["value"]
-    assert found["pgd_l2_0.2"] - found["pgd_l2_0.01"] == pytest.approx(0.19)
-    assert found["pgd_l2"] == pytest.approx(found[["pgd_l2_0.2", "pgd_l2_0.01"]].mean())
 
 
 @pytest.fixture(scope="module")
 def kept():
-    found = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
-    return [pd.concat(part) for part in zip(*((r.frame, r.verdicts) for r in found))]
+    results = [load_results(CHAPTER, profile) for profile in ("desktop", "workstation")]
+    return [pd.concat(part) for part in zip(*((r.frame, r.verdicts) for r in results))]
 
 
 class TestPage:
-    """The sentences and figures that the page takes from names.yml."""
+    """The sentences and figures of the page, from names.yml."""
 
     @pytest.mark.parametrize("name", tables.PAGE["sentences"])
-    def test_sentences_were_written_for_what_was_kept(self, kept, name):
+    def test_sentences_match_kept_results(self, kept, name):
         frame, verdicts = kept
         entry, values = tables.PAGE["sentences"][name], {}
-        for key, given in entry["values"].items():
-            if isinstance(given, str):
-                values[key] = claim_value(CHAPTER, verdicts, *given.split("@"))
+        for key, source in entry["values"].items():
+            if isinstance(source, str):
+                values[key] = claim_value(CHAPTER, verdicts, *source.split("@"))
                 continue
-            where = {column: v for column, v in given.items() if column != "pair"}
-            rows, pair = select(frame, status="done", **where), given.get("pair")
+            where = {column: v for column, v in source.items() if column != "pair"}
+            rows, pair = select(frame, status="done", **where), source.get("pair")
             values[key] = paired(rows, "method", *pair) if pair else mean(rows)
         text = sentence(entry["text"], values, entry["expects"])
         assert "written for" not in text
         assert "not run:" not in text
         assert all(values.values())
 
-    def test_longest_trainings_count_each_network_once(self, kept):
-        rows = tables.longest(kept[0])
+    def test_longest_trainings_have_no_duplicates(self, kept):
+        rows = tables.longest_trainings(kept[0])
         assert set(rows["panel"]) == {"methods", "long"}
         assert not rows.duplicated(["method", "strength", "seed", "metric"]).any()
         assert {"pgd_l2_0.01", "pgd_l2_0.2"} <= set(rows["metric"])
         assert set(rows["noise_std"].dropna()) == {0.1}
         more = rows[(rows["panel"] == "long") & (rows["method"] == "density")]
         added = more[more["strength"] == 0.3].assign(strength=0.2, profile="workstation")
-        with_more = tables.longest(pd.concat([kept[0], added]))
+        with_more = tables.longest_trainings(pd.concat([kept[0], added]))
         assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks

@@ -7,21 +7,21 @@ from reglib import marginal_density_penalty
 from suite.papers import marginal_density_equations as equations
 
 
-def test_which_agree():
-    found = equations.equations()
-    assert found["agrees"][:10].tolist() == "no yes no no yes yes yes yes yes no".split()
+def test_expected_equations_agree():
+    table = equations.equations()
+    assert table["agrees"][:10].tolist() == "no yes no no yes yes yes yes yes no".split()
     ends = ["naive form fails", "both work", "both work", "naive form fails"]
-    assert found["agrees"][10:].tolist() == ends
-    assert found["error"][10:].tolist() == ["64 and 0", "0 and 0", "0 and 0", "64 and 0"]
+    assert table["agrees"][10:].tolist() == ends
+    assert table["error"][10:].tolist() == ["64 and 0", "0 and 0", "0 and 0", "64 and 0"]
 
 
-def test_another_leakage_does_not_agree(monkeypatch):
+def test_wrong_leakage_disagrees(monkeypatch):
     leakage = equations.metrics.feature_leakage
     monkeypatch.setattr(equations.metrics, "feature_leakage", lambda *a: 2 * leakage(*a))
     assert equations.equations()["agrees"][6] == "no"
 
 
-def test_other_logits_do_not_agree(monkeypatch):
+def test_wrong_density_disagrees(monkeypatch):
     monkeypatch.setattr(equations, "_log_density", lambda x: 2 * equations.Logits()(x))
     assert equations.equations()["agrees"][4:6].tolist() == ["no", "no"]
 

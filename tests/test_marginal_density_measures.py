@@ -1,4 +1,4 @@
-"""Measurements of the marginal-density chapter give what their functions give."""
+"""Measurements of the marginal-density chapter, against the functions of `suite.metrics`."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def value(subject, metric, **settings):
     return measure(subject, unit)
 
 
-def shown(subject, count=5):
+def images_and_labels(subject, count=5):
     test = subject.data.test
     return to_float(test.images[:count], (0, 1)), test.labels[:count]
 
@@ -63,62 +63,60 @@ class Shifted(nn.Module):
         return logits + self.shift(x, logits)
 
 
-def assert_found(expected, subject, metric, **settings):
-    found = value(subject, metric, n_images=5, **settings)
-    torch.testing.assert_close(found.per_image, expected)
-    return found.tensors
+def assert_value(expected, subject, metric, **settings):
+    result = value(subject, metric, n_images=5, **settings)
+    torch.testing.assert_close(result.per_image, expected)
+    return result.tensors
 
 
-def test_leakage_is_of_images_blocks_classes_and_logits(subject):
-    (x, y), network = shown(subject), subject.network
-    masks = null_block_masks(subject.data.test)[:5]
-    centred = Shifted(network, lambda x, logits: -logits.mean(1, keepdim=True))
-    normalised = Shifted(network, lambda x, logits: -logits.logsumexp(1, keepdim=True))
-    for settings, given in (
-        ({}, (network, x, y)),
-        ({"relative": True}, (network, x, y)),
-        ({"alone": True}, (network, x * masks, y)),
-        ({"other": True}, (network, x, (y + 1) % 4)),
-        ({"shift": "centred"}, (centred, x, y)),
-        ({"shift": "log_probability"}, (normalised, x, y)),
-    ):
-        maps = integrated_gradients(*given)
-        expected = metrics.feature_leakage(maps, masks, relative="relative" in settings)
-        assert_found(expected, subject, "feature_leakage", **settings)
+class TestGradients:
+    def test_leakage_under_each_setting(self, subject):
+        (x, y), network = images_and_labels(subject), subject.network
+        masks = null_block_masks(subject.data.test)[:5]
+        centred = Shifted(network, lambda x, logits: -logits.mean(1, keepdim=True))
+        normalised = Shifted(network, lambda x, logits: -logits.logsumexp(1, keepdim=True))
+        for settings, arguments in (
+            ({}, (network, x, y)),
+            ({"relative": True}, (network, x, y)),
+            ({"alone": True}, (network, x * masks, y)),
+            ({"other": True}, (network, x, (y + 1) % 4)),
+            ({"shift": "centred"}, (centred, x, y)),
+            ({"shift": "log_probability"}, (normalised, x, y)),
+        ):
+            maps = integrated_gradients(*arguments)
+            expected = metrics.feature_leakage(maps, masks, relative="relative" in settings)
+            assert_value(expected, subject, "feature_leakage", **settings)
 
+    def test_leakage_beside_the_lines(self, subject):
+        (x, y), settings = images_and_labels(subject), {"beside_lines": True, "relative": True}
+        half = metrics.saliency_maps(subject.network, "logit_gradient")(x, y)
+        half *= null_block_masks(subject.data.test)[:5]
+        expected = (half * (x == 0)).flatten(1).norm(dim=1) / half.flatten(1).norm(dim=1)
+        assert 0.1 < expected.min() < expected.max() < 1
+        assert_value(expected, subject, "feature_leakage", saliency="logit_gradient", **settings)
+        assert_value(torch.zeros(5), subject, "feature_leakage", **settings)
 
-def test_beside_the_lines_gradients_have_a_share_and_integrated_ones_none(subject):
-    (x, y), settings = shown(subject), {"beside_lines": True, "relative": True}
-    half = metrics.saliency_maps(subject.network, "logit_gradient")(x, y)
-    half *= null_block_masks(subject.data.test)[:5]
-    expected = (half * (x == 0)).flatten(1).norm(dim=1) / half.flatten(1).norm(dim=1)
-    assert 0.1 < expected.min() < expected.max() < 1
-    assert_found(expected, subject, "feature_leakage", saliency="logit_gradient", **settings)
-    assert_found(torch.zeros(5), subject, "feature_leakage", **settings)
+    def test_changes_use_the_seed(self, subject):
+        (x, y), noise = images_and_labels(subject), {"noise_std": 0.1, "n_samples": 2}
+        for name, tensors in {"gradient_change": (x, y), "density_change": (x,)}.items():
+            source = torch.Generator().manual_seed(3)
+            expected = getattr(metrics, name)(subject.network, *tensors, generator=source, **noise)
+            assert_value(expected, subject, name, seed=3, **noise)
 
-
-def test_changes_have_noise_of_their_seed(subject):
-    (x, y), noise = shown(subject), {"noise_std": 0.1, "n_samples": 2}
-    for name, given in {"gradient_change": (x, y), "density_change": (x,)}.items():
-        source = torch.Generator().manual_seed(3)
-        expected = getattr(metrics, name)(subject.network, *given, generator=source, **noise)
-        assert_found(expected, subject, name, seed=3, **noise)
-
-
-def test_gradients_have_their_parts(subject):
-    x, y = shown(subject)
-    for part in ("whole", "shift", "centred"):
-        expected = metrics.density_gradients(subject.network, x, part=part)
-        assert_found(expected, subject, "density_gradient", part=part)
-    parts = metrics.logit_gradients(subject.network, x, y)._asdict()
-    for part, expected in parts.items():
-        kept = assert_found(expected, subject, "logit_gradient", part=part)
-        assert set(kept) == (set(parts) if part == "cosine" else set())
+    def test_parts(self, subject):
+        x, y = images_and_labels(subject)
+        for part in ("whole", "shift", "centred"):
+            expected = metrics.density_gradients(subject.network, x, part=part)
+            assert_value(expected, subject, "density_gradient", part=part)
+        parts = metrics.logit_gradients(subject.network, x, y)._asdict()
+        for part, expected in parts.items():
+            kept = assert_value(expected, subject, "logit_gradient", part=part)
+            assert set(kept) == (set(parts) if part == "cosine" else set())
 
 
 class TestCurves:
-    def test_measure_is_their_area(self, subject):
-        images, labels = shown(subject)
+    def test_value_is_area(self, subject):
+        images, labels = images_and_labels(subject)
         for metric, saliency, curve in (
             ("insertion_auc", "integrated_gradients", metrics.insertion_curve),
             ("pixel_perturbation", "smooth_grad", metrics.pixel_perturbation),
@@ -127,18 +125,18 @@ class TestCurves:
             maps = maps.abs() if metric == "pixel_perturbation" else maps
             curves = curve(maps, subject.network, images, labels, n_steps=4)
             area = metrics.area_under_curve(curves)
-            kept = assert_found(area, subject, metric, saliency=saliency, n_steps=4)
+            kept = assert_value(area, subject, metric, saliency=saliency, n_steps=4)
             torch.testing.assert_close(kept["curves"], curves)
 
-    def test_perturbation_of_centred_logits_sees_no_shift(self, subject):
+    def test_centred_perturbation_ignores_shifts(self, subject):
         settings = {"n_images": 5, "n_steps": 4, "over": "mean", "centred": True}
         network = Shifted(subject.network, lambda x, logits: x.mean((2, 3)))
         moved = EvaluatedModel(network, UNIT, subject.data)
-        found = [value(s, "pixel_perturbation", **settings).per_image for s in (subject, moved)]
-        torch.testing.assert_close(*found, rtol=0.01, atol=1e-4)
+        areas = [value(s, "pixel_perturbation", **settings).per_image for s in (subject, moved)]
+        torch.testing.assert_close(*areas, rtol=0.01, atol=1e-4)
 
-    def test_insertion_as_a_fraction_is_over_the_mean_change(self, subject):
-        images, labels = shown(subject)
+    def test_fractional_insertion_divides_by_mean_change(self, subject):
+        images, labels = images_and_labels(subject)
         order = integrated_gradients(subject.network, images, labels).sum(1).flatten(1)
         order = order.argsort(dim=1, descending=True)[:, : 56 * 28 // 4]
         first = torch.zeros(5, 56 * 28).scatter(1, order, 1.0).view(5, 1, 56, 28)
@@ -147,29 +145,29 @@ class TestCurves:
             for logits in (subject.network(images * part) for part in (0, first, 1))
         )
         settings = {"n_images": 5, "n_steps": 4, "score": "logit", "fractional": True}
-        found = value(subject, "insertion_auc", saliency="integrated_gradients", **settings)
+        result = value(subject, "insertion_auc", saliency="integrated_gradients", **settings)
         expected = torch.cat([black - black, quarter - black, whole - black], 1)
         expected = (expected / (whole - black).mean()).detach()
-        torch.testing.assert_close(found.tensors["curves"][:, [0, 1, 4]], expected)
+        torch.testing.assert_close(result.tensors["curves"][:, [0, 1, 4]], expected)
 
 
-def test_worst_group_accuracy_is_the_lowest_of_the_groups(subject):
-    images, labels = shown(subject, 20)
+def test_worst_group_accuracy_is_the_lowest(subject):
+    images, labels = images_and_labels(subject, 20)
     correct = (subject.network(images).argmax(1) == labels).double()
     expected = [correct[subject.data.test.groups == g].mean().item() for g in (0, 1)]
-    found = value(subject, "worst_group_accuracy")
-    assert found.per_image.tolist() == [pytest.approx(min(expected))]
-    assert found.tensors["accuracies"].tolist() == pytest.approx(expected)
+    result = value(subject, "worst_group_accuracy")
+    assert result.per_image.tolist() == [pytest.approx(min(expected))]
+    assert result.tensors["accuracies"].tolist() == pytest.approx(expected)
 
 
 class TestOutOfDistribution:
-    def test_score_is_compared_with_that_of_the_other_data(self, subject):
-        known = subject.network(shown(subject, 20)[0]).detach()
+    def test_auroc_of_each_score(self, subject):
+        known = subject.network(images_and_labels(subject, 20)[0]).detach()
         other = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
         expected = {n: metrics.auroc(f(known), f(other)) for n, f in metrics.OOD_SCORES.items()}
         for score, auroc in (expected | {"logit": metrics.logit_auroc(known, other)}).items():
-            found = value(subject, "ood_auroc", data="other blocks", score=score)
-            torch.testing.assert_close(found.per_image, auroc)
+            result = value(subject, "ood_auroc", data="other blocks", score=score)
+            torch.testing.assert_close(result.per_image, auroc)
 
     def test_other_data_may_have_more_classes(self, subject, monkeypatch, store, here):
         train, test, _ = blocks(2)
@@ -178,19 +176,19 @@ class TestOutOfDistribution:
         unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": "many"})
         assert 0 <= compute([unit], store=store, resources=here)["value"].item() <= 1
 
-    def test_data_of_the_training_are_refused_before_it(self, subject, monkeypatch, store, here):
+    def test_training_data_are_refused_before_training(self, subject, monkeypatch, store, here):
         monkeypatch.setitem(data.SOURCES, "by another name", data.SOURCES["blocks"])
         for name in ("blocks", "by another name"):
             unit = Measurement(training=UNIT, metric="ood_auroc", settings={"data": name})
-            told = rf"data: expected other images .* got {name!r}, which are those of 'blocks'"
-            with pytest.raises(UsageError, match=told):
+            message = rf"data: expected other images .* got {name!r}, which are those of 'blocks'"
+            with pytest.raises(UsageError, match=message):
                 measure(subject, unit)
-            with pytest.raises(UsageError, match=told):
+            with pytest.raises(UsageError, match=message):
                 compute([unit], store=store, resources=here)
         assert not list(store.folder.rglob("*.safetensors"))
 
 
-def test_trainings_with_groups_have_columns_for_them(subject, store, here):
+def test_group_trainings_have_their_columns(subject, store, here):
     units = [UNIT, dataclasses.replace(UNIT, group_dro=0.1, balance_groups=True)]
     table = compute(units, store=store, resources=here)
     assert (table.balance_groups[1], table.group_dro[1]) == (True, 0.1)
@@ -209,7 +207,7 @@ def test_unknown_names_are_refused(subject):
             value(subject, metric, **settings)
 
 
-def test_data_without_groups_have_no_worst_group_and_no_null_block(subject):
+def test_data_without_groups_are_refused(subject):
     test = dataclasses.replace(subject.data.test, groups=None)
     plain = EvaluatedModel(subject.network, UNIT, ImageData(test, test, tuple("abcd"), ""))
     with pytest.raises(UsageError, match="data set 'blocks': expected groups of images"):
@@ -224,7 +222,7 @@ def linear(*more):
 
 
 def far_apart(unit, images):
-    """Return a network whose logits lie on levels far apart in a batch."""
+    """Return a network whose logits differ widely within a batch."""
     network = linear(nn.BatchNorm1d(4))
     network[2].weight.data.fill_(6)
     return network
@@ -239,34 +237,34 @@ def overflowing(unit, images):
 class TestTrainingSteps:
     @pytest.fixture
     def steps(self, subject, monkeypatch):
-        """Return the first steps with a form, of a network that a function makes or its own."""
+        """Return a function that measures four steps with a form, from an initial network."""
 
-        def of(form, initial=marginal_density_measures.initial_network, unit=UNIT):
+        def run(form, initial=marginal_density_measures.initial_network, unit=UNIT):
             monkeypatch.setattr(marginal_density_measures, "initial_network", initial)
             model = EvaluatedModel(subject.network, unit, subject.data)
             return value(model, "training_steps", form=form, n_steps=4, strength=0.1)
 
-        return of
+        return run
 
     @pytest.mark.parametrize("form", ["naive", "stable", "efficient"])
-    def test_only_batch_statistics_make_naive_another_quantity(self, steps, form):
+    def test_naive_differs_with_batch_statistics(self, steps, form):
         slow = dataclasses.replace(UNIT, learning_rate=1e-3)  # so that logits stay small
-        found = steps(form, unit=slow)
-        assert found.per_image.tolist() == [0.0] * 4
-        torch.testing.assert_close(found.tensors["norm"], found.tensors["true"])
-        assert found.tensors["finite"].tolist() == [1.0] * 4
-        found = steps(form, far_apart)
-        ratio = found.tensors["norm"] / found.tensors["true"]
-        assert found.per_image.tolist() == [float(form == "naive")] * 4
+        result = steps(form, unit=slow)
+        assert result.per_image.tolist() == [0.0] * 4
+        torch.testing.assert_close(result.tensors["norm"], result.tensors["true"])
+        assert result.tensors["finite"].tolist() == [1.0] * 4
+        result = steps(form, far_apart)
+        ratio = result.tensors["norm"] / result.tensors["true"]
+        assert result.per_image.tolist() == [float(form == "naive")] * 4
         assert (ratio > 2).all() if form == "naive" else (ratio - 1).abs().max() < 1e-4
 
-    def test_after_a_weight_is_lost_count_as_useless(self, steps):
+    def test_steps_after_overflow_are_useless(self, steps):
         naive = steps("naive", overflowing)
         assert naive.per_image.tolist() == [1.0] * 4
         assert naive.tensors["loss"][1:].isnan().all()
         assert steps("efficient", overflowing).per_image.sum() == 0
 
-    def test_network_trained_by_others_has_none(self, steps):
+    def test_pretrained_network_is_refused(self, steps):
         with pytest.raises(UsageError, match="expected a network that is trained here, got 'their"):
             steps("stable", unit=Pretrained(data="blocks", network="theirs"))
 

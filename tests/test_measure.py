@@ -1,4 +1,4 @@
-"""Metrics by name: their settings, and how they are taken from an evaluated model."""
+"""Metrics by name: their settings and the defaults of these."""
 
 import inspect
 
@@ -6,7 +6,7 @@ import pytest
 
 from suite.papers.measure import METRICS
 
-# The keys of kept results hold the settings: names and defaults must stay.
+# The keys of kept results contain the settings: names and defaults must not change.
 SETTINGS = """
 ablation_auc: beside=None n_baselines n_images n_steps=50 stride=1
 accuracy: data=None half=None n_images=None
@@ -62,21 +62,21 @@ worst_group_accuracy: n_images=None
 """  # noqa: E501
 
 
-def written(parameter):
+def write(parameter):
     required = parameter.default is parameter.empty
     return parameter.name if required else f"{parameter.name}={parameter.default!r}"
 
 
 def settings(metric):
     parameters = inspect.signature(metric).parameters.values()
-    return " ".join(sorted(written(p) for p in parameters if p.name != "subject"))
+    return " ".join(sorted(write(p) for p in parameters if p.name != "subject"))
 
 
 @pytest.mark.parametrize("line", SETTINGS.split("\n")[1:-1])
-def test_settings_keep_their_names_and_defaults(line):
+def test_settings_are_unchanged(line):
     name, _, expected = line.partition(":")
     assert settings(METRICS[name]) == expected.strip()
 
 
-def test_settings_of_all_metrics_are_known():
+def test_all_metrics_are_listed():
     assert METRICS.keys() == {line.partition(":")[0] for line in SETTINGS.split("\n")[1:-1]}

@@ -56,8 +56,8 @@ class Function(nn.Module):
 UNCHANGED = "ReLU SiLU Dropout BatchNorm2d SqueezeExcitation StochasticDepth".split()
 
 
-def filled_with_ones(module):
-    """Make a network whose gradient is the path count, by replacing its modules."""
+def fill_with_ones(module):
+    """Replace the modules of a network, in place, so that its gradient is the path count."""
     for name, child in list(module.named_children()):
         kind = type(child).__name__
         if kind in UNCHANGED:
@@ -71,7 +71,7 @@ def filled_with_ones(module):
             nn.init.ones_(child.weight)
             child.bias = None
         else:
-            filled_with_ones(child)
+            fill_with_ones(child)
     return module
 
 
@@ -117,11 +117,11 @@ class TestCounts:
 
     @pytest.mark.parametrize("kind", [nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d])
     @pytest.mark.parametrize(
-        ("size", "wanted", "expected"),
+        ("size", "output_size", "expected"),
         [(6, 1, [1] * 6), (6, 3, [1] * 6), (5, 3, [1, 2, 1, 2, 1]), (1, 4, [4]), (2, 4, [2, 2])],
     )
-    def test_of_adaptive_pooling(self, kind, size, wanted, expected):
-        assert path_counts(kind(wanted), (1, size))[0].tolist() == expected
+    def test_of_adaptive_pooling(self, kind, size, output_size, expected):
+        assert path_counts(kind(output_size), (1, size))[0].tolist() == expected
 
     def test_of_pooling_in_ceil_mode(self):
         for kind in (nn.MaxPool2d, nn.AvgPool2d):
@@ -130,7 +130,7 @@ class TestCounts:
             assert path_counts(kind(2), (1, 3, 3)).sum() == 4
         assert torch.equal(path_counts(nn.AdaptiveAvgPool2d((None, 1)), (1, 3, 4))[0], ones(3, 4))
 
-    def test_what_counts_as_identity(self):
+    def test_layers_that_count_as_identity(self):
         plain = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.Conv2d(3, 2, 3, bias=False))
         first = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(inplace=True), nn.Dropout(0.5)
         second = nn.Conv2d(3, 2, 3), nn.GroupNorm(2, 2), nn.SiLU(), nn.Hardswish(), nn.PReLU()
@@ -163,7 +163,7 @@ class TestCounts:
             (lambda m, x: nn.functional.max_pool2d(x, 2, dilation=2), "without dilation, got 2"),
         ],
     )
-    def test_what_is_refused(self, function, message):
+    def test_unsupported_layers_are_refused(self, function, message):
         with pytest.raises(ValueError, match=message):
             path_counts(Function(function), (2, 4, 4))
 
@@ -179,7 +179,7 @@ class TestCounts:
         if name == "vgg11":
             model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Identity()
         counts, x = path_counts(model, (3, 40, 40)), ones(1, 3, 40, 40).requires_grad_()
-        filled_with_ones(model.to_empty(device="cpu").double().eval())(x).sum().backward()
+        fill_with_ones(model.to_empty(device="cpu").double().eval())(x).sum().backward()
         torch.testing.assert_close(counts, x.grad[0], rtol=1e-10, atol=0)
         assert counts.max() > 1.5 * counts.min() > 0
 
@@ -191,11 +191,11 @@ class TestSquared:
         + [(nn.AdaptiveAvgPool2d(2), 1 / 16), (nn.AdaptiveMaxPool2d(2), 1 / 4)]
         + [(Function(lambda m, x: x.mean((2, 3))), 1 / 16**2), (nn.BatchNorm2d(2), 1.0)],
     )
-    def test_a_layer_without_weights_counts_with_its_expected_square(self, layer, factor):
+    def test_layers_without_weights(self, layer, factor):
         counts = path_counts(layer, (2, 4, 4), squared=True)
         torch.testing.assert_close(counts, factor * ones(2, 4, 4))
 
-    def test_is_the_sum_of_squared_gradients(self):
+    def test_equals_sum_of_squared_gradients(self):
         x = torch.rand(1, 2, 5, 5, dtype=torch.float64, requires_grad=True)
         stack = nn.Sequential(nn.Conv2d(2, 1, 1), nn.AdaptiveAvgPool2d(3)).double()
         rows = [torch.autograd.grad(y, x, retain_graph=True)[0] for y in stack(x).flatten()]
@@ -203,6 +203,6 @@ class TestSquared:
         counts = path_counts(stack, (2, 5, 5), squared=True)
         torch.testing.assert_close(counts.mean(0), squares.mean(0))
 
-    def test_weights_are_needed(self):
+    def test_missing_weights_are_refused(self):
         with pytest.raises(ValueError, match=r"expected weights .* got none \(meta\)"):
             path_counts(nn.Conv1d(1, 1, 3, device="meta"), (1, 5), squared=True)

@@ -1,3 +1,5 @@
+"""Measurements to second order, against dense Hessians by autograd."""
+
 from functools import cache
 
 import pytest
@@ -22,7 +24,7 @@ def subject(tmp_path_factory):
 
 
 def inputs_of(subject, index):
-    """Return a photograph as the network takes it, pixels in [0, 1], in double precision."""
+    """Return a photograph as an input of the network, pixels in [0, 1], in double precision."""
     return network_inputs("tiny", subject.data.test.images[index : index + 1]).double()
 
 
@@ -31,26 +33,26 @@ def dense(subject, index, n_classes=CLASSES):
     """Return confidence, gradient and Hessian of a photograph in double precision, by autograd."""
     network = subject.folded.double()
     images = inputs_of(subject, index)
-    kept = network(images)[0].topk(n_classes).indices
+    classes = network(images)[0].topk(n_classes).indices
 
     def loss(x):
-        return F.cross_entropy(network(x.view_as(images))[:, kept], torch.tensor([0]))
+        return F.cross_entropy(network(x.view_as(images))[:, classes], torch.tensor([0]))
 
     point = images.flatten()
     gradient = torch.autograd.functional.jacobian(loss, point)
     hessian = torch.autograd.functional.hessian(loss, point, vectorize=True)
-    confidence = network(images)[0, kept].softmax(0)[0]
+    confidence = network(images)[0, classes].softmax(0)[0]
     subject.folded.float()
     return confidence, gradient, hessian
 
 
-def interpreted(g, h, margin):
-    """Return CASO without L1 norm of a dense Hessian, for a margin over L / 2."""
+def solve_caso(g, h, margin):
+    """Return CASO without L1 norm, from a dense Hessian, for a margin over L / 2."""
     twice = torch.linalg.eigvalsh(h)[-1] + 2 * margin
     return torch.linalg.solve(twice * torch.eye(len(g), dtype=g.dtype) - h, g)
 
 
-def in_double(subject, images, labels):
+def double_losses(subject, images, labels):
     """Return the losses of images by forward passes in double precision."""
     losses = F.cross_entropy(subject.folded.double()(images), labels, reduction="none")
     subject.folded.float()
@@ -59,7 +61,7 @@ def in_double(subject, images, labels):
 
 class TestHighOrder:
     @pytest.mark.parametrize("n_classes", [None, 3])
-    def test_numbers_of_dense_matrices(self, subject, n_classes):
+    def test_numbers_match_dense_matrices(self, subject, n_classes):
         which = {"n_images": 3, "first": 1, "step": 2, "n_classes": n_classes}
         result = second_order.high_order(subject, k=2, **which)
         changes = {"norms", "true_caso", "first_cafo"}
@@ -67,8 +69,8 @@ class TestHighOrder:
         for row, index in enumerate((1, 3, 5)):
             confidence, g, h = dense(subject, index, n_classes or CLASSES)
             values, vectors = torch.linalg.eigh(h)
-            found = {name: tensor[row].double() for name, tensor in result.tensors.items()}
-            maps = [F.normalize(interpreted(g, h, m), dim=0) for m in second_order.MARGINS]
+            numbers = {name: tensor[row].double() for name, tensor in result.tensors.items()}
+            maps = [F.normalize(solve_caso(g, h, m), dim=0) for m in second_order.MARGINS]
             expected = {
                 "confidence": confidence,
                 "cosine": F.cosine_similarity(g, vectors[:, -1], 0).abs(),
@@ -76,26 +78,26 @@ class TestHighOrder:
                 "eigenvalues": values[-2:].flip(0),
             }
             for name, value in expected.items():
-                torch.testing.assert_close(found[name], value, rtol=2e-3, atol=2e-4)
+                torch.testing.assert_close(numbers[name], value, rtol=2e-3, atol=2e-4)
             share = values[-1] ** 2 / (values[-2:] ** 2).sum()
             torch.testing.assert_close(result.per_image[row], share, rtol=2e-3, atol=0)
-            assert (found["residuals"] < 1e-3).all()
+            assert (numbers["residuals"] < 1e-3).all()
             image, _ = subject.test_images(1, first=index)
-            assert found["predicted"] == subject.folded(image).argmax()
-            assert found["labels"] == subject.data.test.labels[index]
+            assert numbers["predicted"] == subject.folded(image).argmax()
+            assert numbers["labels"] == subject.data.test.labels[index]
 
-    def test_loss_changes_of_dense_matrices(self, subject):
+    def test_loss_changes_match_dense_matrices(self, subject):
         result = second_order.high_order(subject, n_images=2, first=1, step=3)
         for row, index in enumerate((1, 4)):
             _, g, h = dense(subject, index)
-            found = {name: tensor[row] for name, tensor in result.tensors.items()}
-            seconds = torch.stack([interpreted(g, h, margin) for margin in second_order.MARGINS])
+            numbers = {name: tensor[row] for name, tensor in result.tensors.items()}
+            seconds = torch.stack([solve_caso(g, h, margin) for margin in second_order.MARGINS])
             lengths = seconds.norm(dim=1)
             changes = lengths[:, None] * F.normalize(g, dim=0)
             image = inputs_of(subject, index)
             moved = [image, *(image + d.view_as(image) for d in (*changes, *seconds))]
             label = subject.folded(image.float()).argmax(1)
-            losses = in_double(subject, torch.cat(moved), label.expand(len(moved)))
+            losses = double_losses(subject, torch.cat(moved), label.expand(len(moved)))
             true_cafo, true_caso = (losses[1:] - losses[0]).chunk(2)
             expected = {
                 "norms": lengths,
@@ -105,30 +107,30 @@ class TestHighOrder:
                 "true_caso": true_caso,
             }
             for name, value in expected.items():
-                torch.testing.assert_close(found[name], value.detach(), rtol=5e-3, atol=1e-4)
+                torch.testing.assert_close(numbers[name], value.detach(), rtol=5e-3, atol=1e-4)
 
     def test_loss_change_of_each_image(self, subject):
         images, labels = subject.test_images(2)
         change = torch.linspace(-1, 1, images.numel()).view(2, -1)
-        found = second_order.loss_change(subject.folded, images, labels, change)
+        values = second_order.loss_change(subject.folded, images, labels, change)
         moved = images + change.view_as(images)
         logits = [subject.folded(x) for x in (moved, images)]
         losses = [F.cross_entropy(y, labels, reduction="none") for y in logits]
-        assert found.dtype == torch.float64
-        torch.testing.assert_close(found, (losses[0] - losses[1]).double(), rtol=1e-4, atol=1e-5)
+        assert values.dtype == torch.float64
+        torch.testing.assert_close(values, (losses[0] - losses[1]).double(), rtol=1e-4, atol=1e-5)
         assert not second_order.loss_change(subject.folded, images, labels, 0 * change).any()
 
     def test_a_column_for_each_margin(self, subject):
-        found = second_order.high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0)).tensors
+        numbers = second_order.high_order(subject, n_images=2, margins=(10.0, 1000.0, 5.0)).tensors
         standard = second_order.high_order(subject, n_images=2).tensors
         for name in ("differences", "norms", "residuals", "true_caso"):
-            assert found[name].shape == (2, 3)
+            assert numbers[name].shape == (2, 3)
             tenth = standard[name][:, TENTH]
-            torch.testing.assert_close(found[name][:, 0], tenth, rtol=1e-6, atol=1e-9)
-        # A stronger norm of the map makes it shorter, and turns it to the gradient.
+            torch.testing.assert_close(numbers[name][:, 0], tenth, rtol=1e-6, atol=1e-9)
+        # A larger margin shortens the map, and turns it towards the gradient.
         for name in ("differences", "norms"):
-            assert (found[name][:, 2] > found[name][:, 0]).all()
-            assert (found[name][:, 0] > found[name][:, 1]).all()
+            assert (numbers[name][:, 2] > numbers[name][:, 0]).all()
+            assert (numbers[name][:, 0] > numbers[name][:, 1]).all()
 
     def test_two_classes_give_rank_one(self, subject):
         result = second_order.high_order(subject, n_images=PHOTOGRAPHS, n_classes=2)
@@ -138,7 +140,7 @@ class TestHighOrder:
         assert (result.per_image == 1).all()
 
     @pytest.mark.parametrize("n_classes", [1, CLASSES + 1])
-    def test_number_of_classes_is_refused(self, subject, n_classes):
+    def test_wrong_number_of_classes_is_refused(self, subject, n_classes):
         with pytest.raises(UsageError, match=rf"n_classes: expected 2 to 6 .* got {n_classes}"):
             second_order.high_order(subject, n_images=1, n_classes=n_classes)
 
@@ -153,26 +155,26 @@ class TestOtherMetrics:
         assert result.tensors["eigenvalues"].shape == (2, CLASSES)
 
     def test_map_error_of_the_solver(self, subject, monkeypatch):
-        def longer(loss, **options):
-            found = solve(loss, **options)
-            return found._replace(maps=1.25 * found.maps)
+        def lengthen(loss, **options):
+            solution = solve(loss, **options)
+            return solution._replace(maps=1.25 * solution.maps)
 
         assert second_order.exact_share(subject, n_images=4).tensors["map_error"].max() < 1e-3
         solve = second_order.caso_converged
-        monkeypatch.setattr(second_order, "caso_converged", longer)
+        monkeypatch.setattr(second_order, "caso_converged", lengthen)
         error = second_order.exact_share(subject, n_images=4).tensors["map_error"]
         torch.testing.assert_close(error, torch.full((4,), 0.25).double(), rtol=0, atol=1e-3)
 
-    def test_closed_form_holds_here(self, subject):
+    def test_closed_form_error_is_small(self, subject):
         assert second_order.closed_form_error(subject, n_images=PHOTOGRAPHS).per_image.max() < 1e-4
 
     def test_most_and_least_confident_photograph(self, subject):
         result = second_order.first_and_second_order(subject, n_images=PHOTOGRAPHS)
-        everything = second_order.high_order(subject, n_images=PHOTOGRAPHS).tensors
-        confidence = everything["confidence"]
+        numbers = second_order.high_order(subject, n_images=PHOTOGRAPHS).tensors
+        confidence = numbers["confidence"]
         index = [int(confidence.argmax()), int(confidence.argmin())]
         assert result.tensors["index"].tolist() == index
-        differences = everything["differences"][index, TENTH]
+        differences = numbers["differences"][index, TENTH]
         torch.testing.assert_close(result.per_image.double(), differences, atol=1e-5, rtol=1e-3)
         assert torch.equal(result.tensors["images"], subject.data.test.images[index])
         maps = result.tensors["maps"].int()
@@ -183,9 +185,9 @@ class TestOtherMetrics:
             SALIENCIES[name](subject.folded, images[index], predicted)
             for name in ("loss_gradient", "caso_dense")
         )
-        drawn = (normalised_for_display(first) * 255).round().int()
-        assert (maps[:, 0] - drawn).abs().max() <= 1
+        pixels = (normalised_for_display(first) * 255).round().int()
+        assert (maps[:, 0] - pixels).abs().max() <= 1
         unit_maps = [F.normalize(m.flatten(1)).view_as(m) for m in (first, second)]
         cap = unit_maps[0].abs().sum(1).flatten(1).quantile(0.99, 1).view(-1, 1, 1)
-        shown = ((unit_maps[1] - unit_maps[0]).abs().sum(1) / cap).clamp_max(1)
-        assert (maps[:, 2] - (shown * 255).round().int()).abs().max() <= 1
+        difference = ((unit_maps[1] - unit_maps[0]).abs().sum(1) / cap).clamp_max(1)
+        assert (maps[:, 2] - (difference * 255).round().int()).abs().max() <= 1

@@ -1,4 +1,4 @@
-"""Gradient regularisation: networks of many strengths, each with its own seed; four metrics."""
+"""Gradient regularisation: its networks, measurements, cut-offs and tables."""
 
 import itertools
 import math
@@ -21,20 +21,20 @@ from suite.papers.design import Arrays, Derived, Item, Plan, Spec, grid, measure
 from suite.papers.names import NAMES
 from suite.units import Training, Values, log_spaced
 
-# Further keys of a panel. A second one of one data set and network, with alphas between those of
-# the first, needs seeds that start after them.
+# Optional keys of a panel. A second panel of one data set and network, with alphas between those
+# of the first, needs seeds that start after the first panel's.
 OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0, "paired_alphas": None}
-# Metrics of networks of which each seed goes through all alphas, "paired_alphas", by another name
-# where others of the pair have a seed each: nothing that is said of those mixes with them.
+# Names for the metrics of paired networks, whose every seed goes through all alphas. They apply
+# where a data set and network has unpaired networks, too, so that no claim mixes the two.
 PAIRED: dict[str, str] = NAMES["gradient_regularisation"]["paired"]
 SALIENCIES = ("logit_gradient", "deeplift")
-# What Faithfulness is taken on: the "confidence score" of the paper, and what its software takes.
 STEADIES = "input-gradient-steadies-maps"  # a claim of Side by side
+# Scores for Faithfulness: the "confidence score" of the paper, and that of its software.
 SCORES = ("confidence", "logit")
 CHANGED = ("pixels", "squares")
-# What the page speaks of, in short.
+# Pairs of data set and network, by the short names that sentences use.
 PAIRS: dict[str, dict[str, str]] = NAMES["gradient_regularisation"]["pairs"]
-# Kinds of map: in tables of their size, and in those of Faithfulness.
+# Names of saliency methods, in tables of sizes and in those of Faithfulness.
 MAP_NAMES: dict[str, str] = NAMES["gradient_regularisation"]["maps"]
 ESTIMATED: dict[str, str] = NAMES["gradient_regularisation"]["estimated"]
 
@@ -44,21 +44,21 @@ def strength(alpha: float, data: str, batch_size: int) -> float:
 
     .. math:: \text{strength} = \frac{\alpha}{B^2 n}
 
-    for batches of `B` images of `n` values, as the mean over all values of the squared gradient of
-    the mean loss has it: our reading, since the paper does not say how they are reduced.
+    for batches of `B` images of `n` values. This reading takes the mean, over all values, of the
+    squared gradient of the mean loss; the paper does not state the reduction.
     """
     return alpha / (batch_size**2 * math.prod(image_shape(data)))
 
 
 def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
-    """Return the trainings of a panel by alpha and repetition, each with a seed of its own.
+    """Return the trainings of a panel by alpha and repetition, each with its own seed.
 
-    Networks that shared a seed would start from the same weights and see the same batches: what
-    they have in common by chance would look like a level, or hide a trend. With "paired_alphas" a
-    repetition has one seed, and what is compared are alphas within it.
+    Networks with one seed share initial weights and batches, so they are no independent
+    observations. With `paired_alphas` each repetition has one seed, and alphas are compared within
+    it.
 
     Raises:
-        UsageError: a panel with neither of `n_alphas` and `paired_alphas`.
+        UsageError: a panel with neither `n_alphas` nor `paired_alphas`.
     """
     if not (p.n_alphas or p.paired_alphas):
         raise expected("panels", "n_alphas or paired_alphas", f"neither for {p.data}")
@@ -77,10 +77,10 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
 
 
 def measures(p: SimpleNamespace) -> Iterator[Spec]:
-    """Yield what is measured of each network: accuracy, and metrics of two kinds of map.
+    """Yield the measures of each network: accuracy, and metrics of two saliency methods.
 
-    Faithfulness is taken pixel by pixel, as in the paper, and by squares of `patch` pixels. Paired
-    networks have the absolute gradient as a third kind of map, but no squares.
+    Faithfulness replaces single pixels, as in the paper, and squares of `patch` by `patch` pixels.
+    Paired networks have a third method, the absolute gradient, but no squares.
     """
     yield Spec({}, "accuracy", {})
     paired = bool(p.paired_alphas)
@@ -91,68 +91,71 @@ def measures(p: SimpleNamespace) -> Iterator[Spec]:
             squares = {"patch": p.patch} if changed == "squares" else {}
             labels = label | {"score": score, "changed": changed}
             yield Spec(labels, "faithfulness_estimate", common | {"score": score} | squares)
-        for way in ({}, {"normalised": True}):
-            yield Spec(label | way, "local_lipschitz_estimate", noisy | way)
+        for norm in ({}, {"normalised": True}):
+            yield Spec(label | norm, "local_lipschitz_estimate", noisy | norm)
         yield Spec(label, "max_sensitivity", noisy)
         yield Spec(label, "entropy", common)
 
 
 def maps(p: SimpleNamespace) -> Iterator[Item]:
-    """Yield what is drawn: of the first repetition, at the alphas nearest to `map_alphas`."""
-    trained, settings = trainings(p), {"saliency": "deeplift", "n_images": p.n_maps}
-    alphas = dict.fromkeys(alpha for alpha, _ in trained)
-    nearest = {min(alphas, key=lambda a: abs(math.log(a / wanted))) for wanted in p.map_alphas}
+    """Yield the maps to draw: of the first repetition, at the alphas nearest to `map_alphas`."""
+    networks, settings = trainings(p), {"saliency": "deeplift", "n_images": p.n_maps}
+    alphas = dict.fromkeys(alpha for alpha, _ in networks)
+    nearest = {min(alphas, key=lambda a: abs(math.log(a / target))) for target in p.map_alphas}
     for images in [{}, {"data": p.maps_of}] if p.maps_of else [{}]:
         for alpha in sorted(nearest):
-            unit = measurement(trained[alpha, 0], "saliency_maps", **settings, **images)
-            shown = images.get("data", p.data)
-            yield Item(unit, keep=f"{p.data}|{p.network}|{shown}|{alpha:g}")
+            unit = measurement(networks[alpha, 0], "saliency_maps", **settings, **images)
+            data = images.get("data", p.data)
+            yield Item(unit, keep=f"{p.data}|{p.network}|{data}|{alpha:g}")
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of the chapter: networks, what is measured of each, and maps.
+    """Return the units of the chapter: networks, their measurements, and maps.
 
     Raises:
-        UsageError: a key of a panel that is not known, or one that is missing.
+        UsageError: an unknown or missing key of a panel.
     """
-    panels, found = panels_of(parameters, OF_PANEL), Plan()
+    panels, items = panels_of(parameters, OF_PANEL), Plan()
     for p in panels:
         common = {"batch_size": p.batch_size, "changed": "pixels", "normalised": False}
         common |= {"paired": bool(p.paired_alphas)}
         networks = [(unit, common | {"alpha": alpha}) for (alpha, _), unit in trainings(p).items()]
-        found += itertools.starmap(Item, networks)
-        found += grid(networks, measures(p))
-    return Plan([*found, *(item for p in panels for item in maps(p))])
+        items += itertools.starmap(Item, networks)
+        items += grid(networks, measures(p))
+    return Plan([*items, *(item for p in panels for item in maps(p))])
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
-    """Return one row a network and metric, with alpha and the cut-off, and images and maps."""
-    rows = with_threshold(rows, by=["data", "network", "paired"])
-    of_both = rows.groupby(["data", "network"])["paired"].transform("nunique") > 1
-    names = rows["metric"].mask(of_both & rows.pop("paired"), rows["metric"].replace(PAIRED))
+    """Add the cut-off to rows, and rename the metrics of paired networks where both are present."""
+    rows = mark_cut_off(rows, by=["data", "network", "paired"])
+    has_both = rows.groupby(["data", "network"])["paired"].transform("nunique") > 1
+    names = rows["metric"].mask(has_both & rows.pop("paired"), rows["metric"].replace(PAIRED))
     return rows.assign(metric=names), arrays
 
 
-def with_threshold(rows: pd.DataFrame, share: float = 0.8, by: list[str] = PANEL) -> pd.DataFrame:
-    r"""Mark the networks of each data set and network that do not classify any more.
+def mark_cut_off(rows: pd.DataFrame, share: float = 0.8, by: list[str] = PANEL) -> pd.DataFrame:
+    r"""Mark the networks that no longer classify, for each data set and network.
 
-    The paper leaves out :math:`\alpha > t_\alpha`, where :math:`t_\alpha` is the smallest
-    :math:`\alpha > 10^5` whose accuracy, a mean over repetitions, is below 80% of the mean accuracy
-    for :math:`\alpha < 10^5` (`beyond_t_alpha`). That keeps the network at :math:`t_\alpha` itself,
-    which on a fine grid is just below 80% and on a coarse one may name nothing at all;
-    `over_regularised` are those with :math:`\alpha \ge t_\alpha`. `place` is "plateau",
-    :math:`\alpha < 10^5`; "before", the last decade and a half below :math:`t_\alpha`; "past"; or
-    "between". With another `share` than 80% they are those that keep it.
+    The cut-off :math:`t_\alpha` is the smallest :math:`\alpha > 10^5` whose accuracy, a mean over
+    repetitions, is below a `share` of the mean accuracy for :math:`\alpha < 10^5`; the paper's
+    share is 80%.
+
+    Returns:
+        The rows with `t_alpha`, infinite where no accuracy is that low. `beyond_t_alpha` marks
+        :math:`\alpha > t_\alpha`, which the paper leaves out. `over_regularised` marks
+        :math:`\alpha \ge t_\alpha`: the network at :math:`t_\alpha` has lost that accuracy, too.
+        `place` is "past" where over-regularised; "before" in the last decade and a half below
+        :math:`t_\alpha`; "plateau" for other :math:`\alpha < 10^5`; else "between".
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
-    found = []
+    parts = []
     for _, part in rows.groupby(by, sort=False):
         accuracy = part[part["metric"] == "accuracy"].groupby("alpha")["value"].mean()
         floor = share * accuracy[accuracy.index < 1e5].mean()
         low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
-        found.append(part.assign(t_alpha=low.min() if len(low) else math.inf))
-    rows = pd.concat(found)
+        parts.append(part.assign(t_alpha=low.min() if len(low) else math.inf))
+    rows = pd.concat(parts)
     alpha, t_alpha = rows["alpha"], rows["t_alpha"]
     past, before = alpha >= t_alpha, alpha >= t_alpha / 10**1.5
     place = np.select([past, before, alpha < 1e5], ["past", "before", "plateau"], "between")
@@ -162,18 +165,18 @@ def with_threshold(rows: pd.DataFrame, share: float = 0.8, by: list[str] = PANEL
 def select(
     table: pd.DataFrame, metric: str, saliency: str | None = None, *, normalised: bool = False
 ) -> pd.DataFrame:
-    """Return the rows of a metric and of one kind of map."""
-    wanted = {"metric": metric, "normalised": normalised}
-    return tables.select(table, **wanted, **({"saliency": saliency} if saliency else {}))
+    """Return the rows of a metric, and of one saliency method if it is given."""
+    where = {"metric": metric, "normalised": normalised}
+    return tables.select(table, **where, **({"saliency": saliency} if saliency else {}))
 
 
-def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the `panel` that they are of, data and network, in words."""
+def name_panels(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the `panel` of rows: the titles of their data set and network."""
     return rows.assign(panel=rows["data"].map(name_of) + ", " + rows["network"].map(name_of))
 
 
-def with_paired(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows, with paired networks in place of the others of their data and network."""
+def prefer_paired(table: pd.DataFrame) -> pd.DataFrame:
+    """Replace networks by the paired ones of the same data set and network, where there are any."""
     usual = {name: metric for metric, name in PAIRED.items()}
     rows = table[table["metric"].isin(usual)]
     pairs = set(zip(rows["data"], rows["network"]))
@@ -184,12 +187,12 @@ def with_paired(table: pd.DataFrame) -> pd.DataFrame:
 def faithfulness(
     table: pd.DataFrame, *, score: str = "logit", changed: str = "pixels"
 ) -> dict[str, pd.DataFrame]:
-    """Return Faithfulness Estimates by kind of map: those of the gradient in both signs.
+    """Return the rows of Faithfulness Estimates by saliency method, the gradient in both signs.
 
     Args:
         table: of the chapter.
-        score: "confidence" or "logit".
-        changed: "pixels" or "squares".
+        score: output that the estimate refers to, "confidence" or "logit".
+        changed: what is replaced, "pixels" or "squares".
     """
     printed = tables.select(select(table, "faithfulness_estimate"), score=score, changed=changed)
     of_quantus = printed.assign(value=-printed["value"])
@@ -200,39 +203,39 @@ def faithfulness(
 def changes(
     rows: pd.DataFrame, place: str = "before", against: str = "plateau", end: str = ""
 ) -> dict[str, Value]:
-    """Return by how much the networks at a place exceed those at another, by pair and `end`."""
+    """Return the `change` of each pair of data set and network; `end` is appended to its name."""
     parts = {name: tables.select(rows, **where) for name, where in PAIRS.items()}
     return {name + end: change(part, place, against) for name, part in parts.items()}
 
 
 def change(rows: pd.DataFrame, place: str, against: str) -> Value:
-    """Return by how much networks at a place exceed others, within seeds that are at both."""
+    """Return the mean at one place minus that at another; within seeds if networks are paired."""
     within = rows.groupby("seed")["alpha"].nunique().max() > 1
     return (paired if within else unpaired)(rows, "place", place, against)
 
 
-def against_plateau(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return networks before the cut-off, their values as shares of the plateau of their `line`.
+def divide_by_plateau(rows: pd.DataFrame) -> pd.DataFrame:
+    """Divide the values of networks before the cut-off by the plateau's mean on their `line`.
 
     Args:
-        rows: of one metric and kind of map.
+        rows: of one metric and saliency method.
     """
-    rows = named(rows[~rows["over_regularised"].astype(bool)])
+    rows = name_panels(rows[~rows["over_regularised"].astype(bool)])
     rows = rows.rename(columns={"panel": "line"}).assign(panel="")
     plateau = rows[rows["place"] == "plateau"].groupby("line")["value"].mean()
     return rows.assign(value=rows["value"] / rows["line"].map(plateau))
 
 
-def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFrame:
-    """Return how large a metric is before and past the cut-off, a row a panel and part.
+def size_table(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFrame:
+    """Tabulate means on the plateau, before and past the cut-off, for each panel and part.
 
     Args:
-        parts: rows by the name of a part; an empty one was not run.
-        digits: of the means.
+        parts: rows by the name of a part; an empty part was not run.
+        digits: format of the means.
     """
     lines = []
     for name, rows in parts.items():
-        for on, panel in named(rows).groupby("panel", sort=False):
+        for on, panel in name_panels(rows).groupby("panel", sort=False):
             at = [tables.select(panel, place=p)["value"] for p in ("plateau", "before", "past")]
             plateau, before, past = (tables.mean_text(v, digits).replace("-", "−") for v in at)
             rise, fall = change(panel, "before", "plateau"), change(panel, "past", "before")
@@ -243,22 +246,22 @@ def sizes(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFram
     return pd.DataFrame(lines, columns=columns)
 
 
-def sizes_of(table: pd.DataFrame, metric: str, *, normalised: bool = False) -> pd.DataFrame:
-    """Return `sizes` of a metric for both kinds of map, and for a third one where it was run."""
+def metric_table(table: pd.DataFrame, metric: str, *, normalised: bool = False) -> pd.DataFrame:
+    """Return the `size_table` of a metric: both saliency methods, and a third where it was run."""
     rows = select(table, metric, normalised=normalised)
-    kinds = {*SALIENCIES, *rows["saliency"]}
-    return sizes({n: tables.select(rows, saliency=k) for k, n in MAP_NAMES.items() if k in kinds})
+    names = {k: n for k, n in MAP_NAMES.items() if k in {*SALIENCIES, *rows["saliency"]}}
+    return size_table({name: tables.select(rows, saliency=k) for k, name in names.items()})
 
 
-def by_line(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of all parts, with the name of the part as their `line`, and `panel`."""
-    return named(pd.concat([rows.assign(line=name) for name, rows in parts.items()]))
+def join_lines(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Join the rows of all parts, with the name of the part as their `line`, and their `panel`."""
+    return name_panels(pd.concat([rows.assign(line=name) for name, rows in parts.items()]))
 
 
-def words(text: str) -> dict[str, str]:
-    """Return what sentences expect, from "WORD name name; WORD name".
+def parse_words(text: str) -> dict[str, str]:
+    """Return the word that a sentence expects of each value, from "WORD name name; WORD name".
 
-    >>> words("higher a b; unclear c")
+    >>> parse_words("higher a b; unclear c")
     {'a': 'higher', 'b': 'higher', 'c': 'unclear'}
     """
     lines = [line.split() for line in text.split(";")]
@@ -266,45 +269,45 @@ def words(text: str) -> dict[str, str]:
 
 
 def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
-    """Return where mean test accuracy falls below 80% of its plateau, a row a panel."""
-    found = []
+    """Tabulate the accuracy and the cut-off of each panel."""
+    lines = []
     for (profile, data, network), rows in select(table, "accuracy").groupby(PANEL, sort=False):
         means = rows.groupby("alpha")["value"].mean()
         t, size = rows[["t_alpha", "batch_size"]].iloc[0]
         cells = [f"{name_of(data)} with {name_of(network)} ({profile})"]
         cells += [f"{means[means.index < 1e5].mean():.3f}", f"{means.iloc[-1]:.3f}"]
         reached = [f"{t:.2g}", f"{strength(t, str(data), size):.2g}"]
-        found.append([*cells, *(reached if math.isfinite(t) else ["not reached", ""])])
+        lines.append([*cells, *(reached if math.isfinite(t) else ["not reached", ""])])
     columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
-    return pd.DataFrame(found, columns=columns)
+    return pd.DataFrame(lines, columns=columns)
 
 
-class Drawn(NamedTuple):
-    """Images (B, C, H, W) but for photographs, their maps by title, and a title for each image."""
+class Maps(NamedTuple):
+    """Images (B, C, H, W), None for photographs; their maps by alpha; the title of each image."""
 
     images: NDArray[Any] | None
     maps: dict[str, NDArray[Any]]
     titles: list[str]
 
 
-def all_maps(results: Sequence[Results]) -> dict[str, Drawn]:
-    """Return the maps that were kept, by what was trained on, and what is shown."""
-    found: dict[str, Drawn] = {}
+def all_maps(results: Sequence[Results]) -> dict[str, Maps]:
+    """Return the kept maps by title: the images, the network and its training data."""
+    by_title: dict[str, Maps] = {}
     for arrays in (result.arrays for result in results):
         names = [name.split("|") for name in sorted(arrays) if name.endswith("|maps")]
         for key in dict.fromkeys(tuple(name[:3]) for name in names):
             alphas = sorted((float(n[3]), "|".join(n[:4])) for n in names if tuple(n[:3]) == key)
-            first, (data, network, shown) = alphas[0][1], map(name_of, key)
+            first, (data, network, images) = alphas[0][1], map(name_of, key)
             maps = {f"α = {alpha:.3g}": arrays[f"{start}|maps"] for alpha, start in alphas}
             titles = [f"label {label}" for label in arrays[f"{first}|labels"]]
-            drawn = Drawn(arrays.get(f"{first}|images"), maps, titles)
-            found.setdefault(f"{shown}: {network} trained on {data}", drawn)
-    return found
+            entry = Maps(arrays.get(f"{first}|images"), maps, titles)
+            by_title.setdefault(f"{images}: {network} trained on {data}", entry)
+    return by_title
 
 
-def strips(drawn: Mapping[str, Drawn], n: int = 3) -> dict[str, list[list[NDArray[Any]]]]:
+def strips(maps: Mapping[str, Maps], n: int = 3) -> dict[str, list[list[NDArray[Any]]]]:
     """Return rows of pictures by alpha: images of MNIST and Fashion-MNIST, and their maps."""
-    both = [drawn[f"{name}: LeNet-5 trained on {name}"] for name in ("MNIST", "Fashion-MNIST")]
-    images = [image for d in both if d.images is not None for image in d.images[:n, 0]]
+    pair = [maps[f"{name}: LeNet-5 trained on {name}"] for name in ("MNIST", "Fashion-MNIST")]
+    images = [image for m in pair if m.images is not None for image in m.images[:n, 0]]
     images = [(127.5 * (1 + image)).astype(np.uint8) for image in images]
-    return {a: [images, [m for d in both for m in d.maps[a][:n, 0]]] for a in both[0].maps}
+    return {a: [images, [row for m in pair for row in m.maps[a][:n, 0]]] for a in pair[0].maps}

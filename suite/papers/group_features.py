@@ -1,4 +1,4 @@
-"""Measurements of maps with group-features: their quality, their objective, where they lie."""
+"""Measurements of maps with group-features: their quality, objective and location."""
 
 import functools
 import warnings
@@ -15,7 +15,7 @@ from suite.data import class_names
 from suite.errors import UsageError, check_name, expected
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, caso_converged, loss_gradient, sparse_choice
-from suite.papers.second_order import as_uint8, in_batches, loss_change, unit_vectors
+from suite.papers.second_order import as_uint8, loss_change, measure_batches, unit_vectors
 from suite.training.evaluated import EvaluatedModel, Result
 
 GREY = 0.5
@@ -36,86 +36,85 @@ def map_quality(
     n_steps: int = 28,
     keep_maps: bool = False,
 ) -> Result:
-    r"""Judge maps of the predicted class by insertion, sparsity and overlap.
+    r"""Measure insertion, sparsity and overlap of maps of the predicted class.
 
-    Maps count by their size, :math:`s = \sum_{\text{channels}} |a|`, since the paper draws them so.
-    Insertion ends where CASO's map does, after as many pixels as it marks: what a sparse map leaves
-    out has no order of its own. A map that marks fewer goes on in the order of the loss gradient.
+    Maps count by their size, :math:`s = \sum_{\text{channels}} |a|`, as the paper draws them.
+    Insertion stops after as many pixels as CASO's map marks, since a sparse map gives its zeros no
+    order. A map that marks fewer pixels continues in the order of the loss gradient.
 
     Args:
         subject: network and images.
-        saliencies: S names, see `maps_of`.
+        saliencies: S names, see `compute_maps`.
         n_images, first, step: which test images, see `EvaluatedModel.test_images`.
-        n_steps: points of the curve of insertion after the first.
-        keep_maps: whether to keep the maps as they are drawn.
+        n_steps: points of the insertion curve after the first.
+        keep_maps: whether to keep the maps as figures draw them.
 
     Returns:
-        The value is the confidence; beside it predicted, (B,), and for each saliency, (B, S):
+        The value is the confidence, (B,). Kept are predicted, (B,), and for each saliency, (B, S):
         insertion, the area under the curve from a grey image to as many pixels as CASO marks, on a
-        scale of length 1; sparsity, the share of values of the
-        map that are exactly zero; overlap, of the values that are not zero and the equally many
-        largest ones of the loss gradient (intersection over union); and with `keep_maps` the maps,
-        uint8 (B, S, H, W).
+        scale of length 1; sparsity, the share of the map's values that are exactly zero; overlap,
+        the intersection over union of its nonzero values and equally many largest values of the
+        loss gradient; and with `keep_maps` the maps, uint8 (B, S, H, W).
     """
 
-    def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
+    def measure(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
-        given = subject.folded, images, predicted
-        gradient = loss_gradient(*given)
-        sparse, *maps = maps_of(*given, ["caso", *saliencies])
-        most = int((sparse != 0).any(1).sum())
-        counts = [k * most // n_steps for k in range(n_steps + 1)]
+        arguments = subject.folded, images, predicted
+        gradient = loss_gradient(*arguments)
+        sparse, *maps = compute_maps(*arguments, ["caso", *saliencies])
+        n_marked = int((sparse != 0).any(1).sum())
+        counts = [k * n_marked // n_steps for k in range(n_steps + 1)]
 
         def judge(m: Tensor) -> dict[str, Tensor]:
-            sizes, ties = (one.abs().sum(1, keepdim=True) for one in (m, gradient))
+            sizes, ties = (values.abs().sum(1, keepdim=True) for values in (m, gradient))
             order = ranks(sizes, ties)
-            curve = metrics.insertion_curve(order, *given, n_steps=counts, baseline=GREY)
-            largest, in_map = clipped_to(gradient, zeros_of(m)) != 0, m != 0
+            curve = metrics.insertion_curve(order, *arguments, n_steps=counts, baseline=GREY)
+            largest, in_map = keep_largest(gradient, zero_share(m)) != 0, m != 0
             same, either = (s.flatten(1).sum(1) for s in (largest & in_map, largest | in_map))
             numbers = {"insertion": metrics.area_under_curve(curve).double()}
-            numbers |= {"sparsity": zeros_of(m), "overlap": same.double() / either}
+            numbers |= {"sparsity": zero_share(m), "overlap": same.double() / either}
             return numbers | ({"maps": as_uint8(normalised_for_display(m))} if keep_maps else {})
 
-        judged = [*map(judge, maps)]
-        stacked = {name: torch.stack([n[name] for n in judged], 1) for name in judged[0]}
+        numbers = [*map(judge, maps)]
+        stacked = {name: torch.stack([n[name] for n in numbers], 1) for name in numbers[0]}
         return stacked | {"confidence": confidence, "predicted": predicted}
 
-    return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "confidence")
+    return measure_batches(measure, subject.batches(n_images, first, step, size=1), "confidence")
 
 
-def maps_of(
+def compute_maps(
     model: nn.Module, images: Tensor, class_index: Tensor, saliencies: Sequence[str]
 ) -> list[Tensor]:
-    """Compute maps by several methods, (B, C, H, W) each.
+    """Compute the maps of several methods, (B, C, H, W) each.
 
     Args:
         model, images, class_index: see `suite.metrics.SALIENCIES`.
-        saliencies: names there; "clipped_" before a name keeps the largest values of that method's
-            maps, as many as CASO's have.
+        saliencies: names in `SALIENCIES`. The prefix "clipped_" keeps the largest values of a
+            method's maps, as many as CASO's maps have nonzero ones.
 
     Raises:
         UsageError: an unknown name.
     """
 
     @functools.cache
-    def whole(name: str) -> Tensor:
+    def compute(name: str) -> Tensor:
         check_name("saliency", name, SALIENCIES)
         return SALIENCIES[name](model, images, class_index)
 
-    def named(name: str) -> Tensor:
-        maps = whole(name.removeprefix(CLIPPED))
-        return clipped_to(maps, zeros_of(whole("caso"))) if name.startswith(CLIPPED) else maps
+    def clip(name: str) -> Tensor:
+        maps = compute(name.removeprefix(CLIPPED))
+        return keep_largest(maps, zero_share(compute("caso"))) if name.startswith(CLIPPED) else maps
 
-    return [*map(named, saliencies)]
+    return [*map(clip, saliencies)]
 
 
-def zeros_of(maps: Tensor) -> Tensor:
+def zero_share(maps: Tensor) -> Tensor:
     """Return the share of the values of each map that are exactly zero, (B,)."""
     return (maps == 0).flatten(1).double().mean(1)
 
 
 def ranks(maps: Tensor, ties: Tensor) -> Tensor:
-    """Return maps with the same order, and equal values in that of others: from 0 up.
+    """Rank the values of each map from 0 up; `ties` order equal values.
 
     >>> ranks(torch.tensor([[0.0, 2.0, 0.0]]), torch.tensor([[5.0, 0.0, 1.0]]))
     tensor([[1., 2., 0.]])
@@ -129,35 +128,36 @@ def ranks(maps: Tensor, ties: Tensor) -> Tensor:
 def group_objective(
     subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
 ) -> Result:
-    r"""Evaluate the paper's objective (its equation 2): which group of pixels raises the loss most?
+    r"""Evaluate the paper's objective, its equation 2: the change in loss by groups of pixels.
 
-    All candidates change the same number k of values, that of CASO's map with the L1 norm that the
-    paper's rule chooses, by the same norm :math:`\rho`, that of CASO's.
+    All candidates change the same number k of values by the same norm :math:`\rho`. Both are those
+    of CASO's map, with the L1 norm that the paper's rule chooses.
 
     Returns:
-        The value is what the loss really changes by with CASO, :math:`l(x + \Delta) - l(x)`.
-        Beside it, for each image (B,): confidence; k; norm; true_NAME for cafo (its k values), the
-        loss gradient and the negative logit gradient clipped to k values, and random: k values
-        drawn evenly. And of the authors' ten steps of FISTA from 0.1 in place of the maximum:
-        ten_cosine with it, ten_norm over its norm, ten_sparsity.
+        The value is the true change in loss by CASO, :math:`l(x + \Delta) - l(x)`, (B,). Kept for
+        each image, (B,), are confidence; k; norm; and true_NAME, the same change by cafo with k
+        values, by the loss gradient and the negative logit gradient clipped to k values, and by
+        random, normal noise clipped to k values. The authors take ten steps of FISTA from a step
+        size of 0.1: ten_cosine compares their map with the maximum, ten_norm is the ratio of norms,
+        and ten_sparsity its share of zeros.
     """
     model = subject.folded
 
-    def numbers_of(images: Tensor, _: Tensor) -> dict[str, Tensor]:
+    def measure(images: Tensor, _: Tensor) -> dict[str, Tensor]:
         confidence, predicted = subject.logits(images).double().softmax(1).max(1)
         loss = surrogate_loss(model, images, predicted)
         chosen = sparse_choice(loss, caso_converged)
-        zeros, norm = zeros_of(chosen.maps), chosen.maps.flatten(1).norm(dim=1, keepdim=True)
+        zeros, norm = zero_share(chosen.maps), chosen.maps.flatten(1).norm(dim=1, keepdim=True)
         logit = SALIENCIES["logit_gradient"](model, images, predicted)
-        clipped = clipped_to(loss.gradient, zeros)
-        # CAFO with as many values is soft thresholding at the largest one that is left out.
-        left_out = torch.where(clipped == 0, loss.gradient.abs(), 0).flatten(1).amax(1)
-        random = clipped_to(normal_noise(images, subject.generator(seed)), zeros)
-        candidates = {"caso": chosen.maps, "cafo": cafo(loss, lambda1=left_out).maps}
+        clipped = keep_largest(loss.gradient, zeros)
+        # CAFO with k values is soft thresholding at the largest value that is left out.
+        threshold = torch.where(clipped == 0, loss.gradient.abs(), 0).flatten(1).amax(1)
+        random = keep_largest(normal_noise(images, subject.generator(seed)), zeros)
+        candidates = {"caso": chosen.maps, "cafo": cafo(loss, lambda1=threshold).maps}
         candidates |= {"clipped_loss_gradient": clipped}
-        candidates |= {"clipped_logit_gradient": -clipped_to(logit, zeros), "random": random}
+        candidates |= {"clipped_logit_gradient": -keep_largest(logit, zeros), "random": random}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # so few steps do not converge
+            warnings.simplefilter("ignore", RuntimeWarning)  # ten steps do not converge
             ten = caso(loss, lambda1=chosen.lambda1, settings=OF_THE_AUTHORS)
         change = functools.partial(loss_change, model, images, predicted)
         cosine = (unit_vectors(ten.maps) * unit_vectors(chosen.maps)).sum(1)
@@ -166,9 +166,9 @@ def group_objective(
         numbers |= {"norm": norm[:, 0].double()}
         numbers |= {f"true_{n}": change(norm * unit_vectors(m)) for n, m in candidates.items()}
         numbers |= {"ten_cosine": cosine.double(), "ten_norm": length.double()}
-        return numbers | {"ten_sparsity": zeros_of(ten.maps)}
+        return numbers | {"ten_sparsity": zero_share(ten.maps)}
 
-    return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "true_caso")
+    return measure_batches(measure, subject.batches(n_images, first, step, size=1), "true_caso")
 
 
 def on_object(
@@ -180,19 +180,22 @@ def on_object(
        s = \sum_{\text{channels}} |a|
 
     Args:
-        subject: network and images whose classes are of ImageNet.
-        scene: "pair": two photographs of different classes side by side, each at 5/7 of its side,
-            the second from the other half of the test images; the object is the half whose class
-            is predicted. "box": a photograph at half its side in a quarter of a grey canvas.
-        saliencies: S names, see `maps_of`.
+        subject: network, and images whose classes are of ImageNet.
+        scene: "pair" puts two photographs of different classes side by side, each at 5/7 of its
+            side, the second from the other half of the test images. The object is the half whose
+            class is predicted. "box" puts a photograph at half its side into a quarter of a grey
+            canvas.
+        saliencies: S names, see `compute_maps`.
         n_images, first: which test images, see `EvaluatedModel.test_images`.
 
     Returns:
-        The value is the probability of the class; beside it share, (B, S), NaN where the network
-        names neither object. By chance it is the share of the area: 1/2 in a pair, 1/4 in a box.
+        The value is the probability of the predicted class, (B,). Kept is share, (B, S), NaN where
+        the network names no object of the scene. By chance it is the object's share of the area:
+        1/2 in a pair, 1/4 in a box.
 
     Raises:
-        UsageError: classes that are not of ImageNet.
+        UsageError: classes that are not of ImageNet, images of one class for pairs, or more images
+            than there are.
     """
     pixels, labels = subject.test_uint8(None)
     if (last := first + n_images - 1) >= len(pixels):
@@ -205,8 +208,8 @@ def on_object(
         values.append(confidence)
         share = torch.full_like(confidence, torch.nan).expand(len(saliencies))
         if (area := areas.get(int(predicted))) is not None:
-            maps = maps_of(subject.folded, canvas, predicted, saliencies)
-            sizes = [one.abs().sum((0, 1)).double() for one in maps]
+            maps = compute_maps(subject.folded, canvas, predicted, saliencies)
+            sizes = [m.abs().sum((0, 1)).double() for m in maps]
             share = torch.stack([s[area].sum() / s.sum() for s in sizes])
         shares.append(share)
     return Result(torch.cat(values), {"share": torch.stack(shares)})
@@ -221,55 +224,55 @@ def _pair(pixels: Tensor, labels: Tensor, i: int) -> tuple[Tensor, dict[int, Are
         raise UsageError("scene: expected images of two classes or more for pairs, got one")
     side = 5 * pixels.shape[-1] // 7
     order = (i, j) if i % 2 == 0 else (j, i)
-    halves = [_shrunk_to(pixels[index : index + 1], side) for index in order]
+    halves = [_resize(pixels[index : index + 1], side) for index in order]
     areas = (slice(None), slice(side)), (slice(None), slice(side, None))
     return torch.cat(halves, 3), dict(zip(labels[[*order]].tolist(), areas, strict=True))
 
 
 def _box(pixels: Tensor, labels: Tensor, i: int) -> tuple[Tensor, dict[int, Area]]:
-    """Return a photograph in a quarter of a grey canvas, (1, C, H, W), and its place."""
+    """Return a photograph in a quarter of a grey canvas, (1, C, H, W), and its area."""
     image = pixels[i : i + 1]
     side = image.shape[-1] // 2
     down, right = divmod(i % 4, 2)
     area = slice(down * side, (down + 1) * side), slice(right * side, (right + 1) * side)
     canvas = torch.full(image.shape, GREY, device=image.device)
-    canvas[:, :, area[0], area[1]] = _shrunk_to(image, side)
+    canvas[:, :, area[0], area[1]] = _resize(image, side)
     return canvas, {int(labels[i]): area}
 
 
-def _shrunk_to(pixels: Tensor, side: int) -> Tensor:
-    """Return uint8 images as smaller ones of pixels in [0, 1]."""
+def _resize(pixels: Tensor, side: int) -> Tensor:
+    """Resize uint8 images to squares of floats in [0, 1]."""
     return nn.functional.interpolate(pixels / 255, [side, side], mode="bilinear", antialias=True)
 
 
 def imagenet_indices(classes: Sequence[str]) -> list[int]:
-    """Return the places of classes, by their names, among those of ImageNet.
+    """Return the indices in ImageNet of classes, given by name.
 
     Raises:
-        UsageError: a name that is not among them.
+        UsageError: a name that is not ImageNet's.
     """
     names = class_names()
-    if foreign := [name for name in classes if name not in names]:
-        raise expected("classes", "names of ImageNet's", ", ".join(foreign[:3]))
-    whole = tuple(classes) == names  # which has some names twice
-    return [*range(len(names))] if whole else [names.index(name) for name in classes]
+    if unknown := [name for name in classes if name not in names]:
+        raise expected("classes", "names of ImageNet's", ", ".join(unknown[:3]))
+    # Some of ImageNet's names occur twice, where `index` would be wrong.
+    return [*range(len(names))] if tuple(classes) == names else [names.index(n) for n in classes]
 
 
 def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Result:
-    """Keep the maps of one image for strengths of the L1 norm around the one that is chosen.
+    """Keep the maps of one image for strengths of the L1 norm around the chosen one.
 
-    They are a factor of 2 apart, from an eighth of CASO's to eight times that. Beside CAFO and CASO
-    stands the gradient, clipped to as many values as CASO has.
+    Strengths are a factor of 2 apart, from an eighth of CASO's chosen one to eight times that. The
+    methods are CAFO, CASO, and the loss gradient clipped to as many values as CASO has.
 
     Args:
         subject: network and images.
-        n_images: how many images there must be.
-        image: which one.
+        n_images: how many test images there must be.
+        image: position of the image among them.
 
     Returns:
-        The value is the chosen strength of CASO. Beside it `image` (3, H, W) and, for K strengths,
-        lambda1 (K,) and, of each `method`: METHOD_maps (K, H, W) as uint8, METHOD_sparsity (K,),
-        METHOD_chosen (the chosen strength, (1,)).
+        The value is the chosen strength of CASO, (1,). Kept are image, (3, H, W), and for K
+        strengths lambda1, (K,), METHOD_maps, uint8 (K, H, W), and METHOD_sparsity, (K,), with
+        METHOD cafo, caso or clipped; and METHOD_chosen, (1,), the chosen strength, but for clipped.
     """
     images, _ = subject.test_images(1, first=image)
     loss = surrogate_loss(subject.folded, images, subject.predict(images))
@@ -279,8 +282,8 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
     grids = {name: method(loss, lambda1=strengths[:, None]) for name, method in methods.items()}
     zeros = {name: grid.sparsity[:, 0] for name, grid in grids.items()}
     maps = {name: grid.maps[:, 0] for name, grid in grids.items()}
-    maps["clipped"] = torch.cat([clipped_to(loss.gradient, s) for s in zeros["caso"].split(1)])
-    zeros["clipped"] = zeros_of(maps["clipped"])
+    maps["clipped"] = torch.cat([keep_largest(loss.gradient, s) for s in zeros["caso"].split(1)])
+    zeros["clipped"] = zero_share(maps["clipped"])
     tensors = {"image": subject.data.test.images[image], "lambda1": strengths}
     tensors |= {f"{name}_maps": as_uint8(normalised_for_display(m)) for name, m in maps.items()}
     tensors |= {f"{name}_sparsity": share for name, share in zeros.items()}
@@ -288,10 +291,10 @@ def lambda1_sweep(subject: EvaluatedModel, *, n_images: int, image: int) -> Resu
     return Result(chosen["caso"].double(), tensors)
 
 
-def clipped_to(maps: Tensor, sparsity: Tensor) -> Tensor:
-    """Keep of each map the largest absolute values, as many as a share of zeros (B,) leaves.
+def keep_largest(maps: Tensor, sparsity: Tensor) -> Tensor:
+    """Set all but the largest absolute values of each map to zero, a share of `sparsity` (B,).
 
-    >>> clipped_to(torch.tensor([[1.0, -3.0, 2.0, 0.5]]), torch.tensor([0.75]))
+    >>> keep_largest(torch.tensor([[1.0, -3.0, 2.0, 0.5]]), torch.tensor([0.75]))
     tensor([[ 0., -3.,  0.,  0.]])
     """
     sizes = maps.abs().flatten(1)

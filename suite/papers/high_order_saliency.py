@@ -1,4 +1,4 @@
-"""High-order saliency: photographs shown to pretrained networks, and what is drawn of them."""
+"""High-order saliency: measurements of photographs with pretrained networks, and kept maps."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ from suite.papers.names import NAMES
 from suite.papers.second_order import MARGIN, MARGINS
 from suite.units import Measurement, Network, Pretrained, Training, Values
 
-ALL = "all"  # of the classes of a network
+ALL = "all"  # the logits of all classes
 N_COMPARED = 6  # photographs in the comparison of methods
-DRAWN_WIDTH = 96  # pixels of a map
+DRAWN_WIDTH = 96  # of a map, in pixels
 UNSURE, SURE = 0.5, 0.95  # bounds of the top probability
-QUALITY = ("insertion", "sparsity", "overlap", "share")  # of each saliency
+QUALITY = ("insertion", "sparsity", "overlap", "share")  # columns with one for each method
 OBJECTIVE = ("caso", "cafo", "clipped_loss_gradient", "clipped_logit_gradient", "random")
-# Measures without further labels, and of what they are.
+# Measures without further labels, and the columns that they are computed from.
 MEASURES = ["share", "cosine", "largest_eigenvalue", "ten_distance", "map_error"]
 MEASURES += ["closed_form_error", "exact_share"]
 OF_MEASURES = "n_classes confidence eigenvalues_1 ten_cosine ten_norm true_caso".split()
@@ -38,75 +38,75 @@ LABELS = "data network image confidence sure classes margin saliency".split()
 
 
 def groups(parameters: Values) -> dict[str, list[Measurement]]:
-    """Return the units of the chapter by what they are for.
+    """Return the units of the chapter by purpose.
 
     Raises:
-        UsageError: margins without the paper's, or a further network without its three entries.
+        UsageError: margins without the paper's, or a further network without its three keys.
     """
     p = SimpleNamespace(**parameters)
     network, smooth = (Pretrained(data=p.images, network=n) for n in (p.network, p.curved_network))
     for other in p.others:
         check_keys("others", other, *[("data", "network", "n_images")] * 2)
     further = [(Pretrained(data=o["data"], network=o["network"]), o["n_images"]) for o in p.others]
-    pairs = [Training(**{**twin, "seed": 0}) for twin in p.twins]
-    if MARGIN not in p.margins:  # by which λ₂ exceeds L / 2: CASO is concave
+    twins = [Training(**{**twin, "seed": 0}) for twin in p.twins]
+    if MARGIN not in p.margins:  # of λ₂ over L / 2, which makes the objective of CASO concave
         raise expected("parameter margins", f"{MARGIN:g} among them", p.margins)
     margins = {} if [*p.margins] == [*MARGINS] else {"margins": p.margins}
 
     def spread(n: int, size: int) -> list[dict[str, Any]]:
-        """Return which photographs `n` of all of them are, `size` in each unit."""
+        """Return settings for `n` evenly spaced photographs, `size` in each unit."""
         step = p.n_images // max(n, 1)
-        return [one | {"first": one["first"] * step, "step": step} for one in in_turn(n, size)]
+        return [w | {"first": w["first"] * step, "step": step} for w in split_range(n, size)]
 
-    def dealt(n: int) -> list[dict[str, Any]]:
-        """Return which photographs units show, so that the first units are spread over all."""
+    def deal(n: int) -> list[dict[str, Any]]:
+        """Return settings for `n` photographs, so that each unit is spread over all of them."""
         step = -(-p.n_images // p.chunk)
         sizes = [len(range(first, p.n_images, step)) for first in range(min(step, p.n_images))]
         counts = [min(size, n - end + size) for size, end in zip(sizes, np.cumsum(sizes).tolist())]
         return [{"n_images": c, "first": i, "step": step} for i, c in enumerate(counts) if c > 0]
 
-    def single(n: int) -> list[dict[str, Any]]:
-        """Return which photographs are shown one by one; the maps of a few of them are kept."""
+    def isolate(n: int) -> list[dict[str, Any]]:
+        """Return settings for `n` photographs, one in each unit; the maps of a few are kept."""
         drawn = {i * p.n_smooth // N_COMPARED for i in range(N_COMPARED)} if p.n_smooth else set()
         keep = {i * (p.n_images // max(p.n_smooth, 1)) for i in drawn}
         return [w | {"keep_maps": True} if w["first"] in keep else w for w in spread(n, 1)]
 
-    found: dict[str, list[Measurement]] = defaultdict(list)
+    units: dict[str, list[Measurement]] = defaultdict(list)
 
-    def add(group: str, of: Network, metric: str, where: list[dict[str, Any]], **more: Any) -> None:
-        found[group] += [measurement(of, metric, **settings, **more) for settings in where]
+    def add(group: str, net: Network, metric: str, where: Sequence[Values], **more: Any) -> None:
+        units[group] += [measurement(net, metric, **settings, **more) for settings in where]
 
-    add("spectra", network, "high_order", dealt(p.n_order), **margins)
-    for of, n in further:
-        where = dealt(n) if of.data == p.images else in_turn(n, p.chunk)
-        add("others", of, "high_order", where, **margins)
+    add("spectra", network, "high_order", deal(p.n_order), **margins)
+    for other, n in further:
+        where = deal(n) if other.data == p.images else split_range(n, p.chunk)
+        add("others", other, "high_order", where, **margins)
     for n in p.class_counts:
-        add("few", network, "high_order", dealt(p.n_few), **margins, n_classes=n)
+        add("few", network, "high_order", deal(p.n_few), **margins, n_classes=n)
     add("smooth", smooth, "high_order", spread(p.n_curved, 2), **margins)
-    for twin in pairs:
-        add("twins", twin, "high_order", in_turn(p.n_twins, p.chunk), **margins)
+    for twin in twins:
+        add("twins", twin, "high_order", split_range(p.n_twins, p.chunk), **margins)
         add("accuracy", twin, "accuracy", [{}])
     add("exact", network, "exact_share", spread(p.n_exact, 1))
-    for one in (network, smooth):
-        add("errors", one, "closed_form_error", spread(p.n_closed, 10))
-    others: list[tuple[Network, int]] = [(of, p.n_closed) for of, _ in further]
-    for each, n in others + [(twin, p.n_twins) for twin in pairs]:
-        add("errors", each, "closed_form_error", in_turn(min(n, 10), p.chunk))
+    for model in (network, smooth):
+        add("errors", model, "closed_form_error", spread(p.n_closed, 10))
+    counts: list[tuple[Network, int]] = [(other, p.n_closed) for other, _ in further]
+    for net, n in counts + [(twin, p.n_twins) for twin in twins]:
+        add("errors", net, "closed_form_error", split_range(min(n, 10), p.chunk))
     add("pair", network, "first_and_second_order", [{"n_images": p.n_images}])
     add("sweep", network, "lambda1_sweep", [{"n_images": p.n_images, "image": p.sweep_image}])
     metric = "map_quality"
-    add("quality", network, metric, single(p.n_quality), saliencies=p.saliencies)
-    add("quality_of_smooth", network, metric, single(p.n_smooth), saliencies=p.smooth_saliencies)
+    add("quality", network, metric, isolate(p.n_quality), saliencies=p.saliencies)
+    add("quality_of_smooth", network, metric, isolate(p.n_smooth), saliencies=p.smooth_saliencies)
     add("objective", network, "group_objective", spread(p.n_quality, 2))
     objects = Pretrained(data=p.objects, network=p.network)
-    where = in_turn(p.n_objects, 4, p.first_object)
+    where = split_range(p.n_objects, 4, p.first_object)
     for scene in ("pair", "box"):
         add("objects", objects, "on_object", where, scene=scene, saliencies=p.object_saliencies)
-    return found
+    return units
 
 
-def in_turn(n: int, size: int, first: int = 0) -> list[dict[str, Any]]:
-    """Return which photographs `n` from `first` on are, `size` in each unit."""
+def split_range(n: int, size: int, first: int = 0) -> list[dict[str, Any]]:
+    """Return settings for `n` photographs from `first` on, at most `size` in each unit."""
     return [{"n_images": min(size, n - s), "first": first + s} for s in range(0, n, size)]
 
 
@@ -117,7 +117,7 @@ def choices(parameters: Values) -> dict[str, list[str]]:
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of the chapter, each with the group that it is of."""
+    """Return the units of the chapter, each with its group."""
     items = Plan()
     for name, units in sorted(groups(parameters).items(), key=lambda g: g[0] not in HEADLINES):
         for unit in units:
@@ -130,41 +130,41 @@ def plan(parameters: Values) -> Plan:
     return items
 
 
-def network_name(of: Network) -> str:
-    """Return the name of a network, with its activation where that is not ReLU."""
-    options = of.network_options if isinstance(of, Training) else {}
-    return "_".join([of.network, *([options["activation"]] if "activation" in options else [])])
+def network_name(network: Network) -> str:
+    """Return the name of a network, with its activation if the options state one."""
+    options = network.network_options if isinstance(network, Training) else {}
+    return "_".join(filter(None, [network.network, options.get("activation")]))
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
-    """Return one row a photograph and measure, and the maps that are drawn."""
+    """Return one row for each photograph and measure, and the maps to draw."""
     columns = ["data", "network", "metric", "value", "seed", "n", "status"]
     accuracy = rows[rows["group"] == "accuracy"].reindex(columns=columns).assign(seed=0)
-    measured = _named(rows)
-    made = pd.concat([_long(measured, parameters["margins"]), _accuracies(rows), accuracy])
-    drawn_whole = [n for n in arrays if n.startswith(FIGURES) and n != "pair|labels"]
-    figures = {n.replace("|", "_"): arrays[n] for n in drawn_whole}
+    wide = _name_values(rows)
+    long = pd.concat([_to_long(wide, parameters["margins"]), _accuracies(rows), accuracy])
+    names = [n for n in arrays if n.startswith(FIGURES) and n != "pair|labels"]
+    figures = {n.replace("|", "_"): arrays[n] for n in names}
     figures["sweep_index"] = np.array([parameters["sweep_image"]])
-    return made, figures | _compared(parameters, arrays, measured[measured["group"] == "quality"])
+    return long, figures | _comparison(parameters, arrays, wide[wide["group"] == "quality"])
 
 
 def _accuracies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy of networks on those photographs whose labels are ImageNet's."""
-    of_imagenet = rows["group"].isin(("spectra", "others", "smooth"))
-    shown = rows[of_imagenet & rows["data"].isin(OF_IMAGENET)]
-    right = (shown["predicted"] == shown["labels"]).groupby([shown["data"], shown["network"]])
-    means = right.agg(value="mean", n="size").reset_index()
+    """Return the accuracy of networks on the photographs whose labels are ImageNet's."""
+    has_labels = rows["group"].isin(("spectra", "others", "smooth"))
+    rows = rows[has_labels & rows["data"].isin(OF_IMAGENET)]
+    correct = (rows["predicted"] == rows["labels"]).groupby([rows["data"], rows["network"]])
+    means = correct.agg(value="mean", n="size").reset_index()
     return means.assign(metric="accuracy", seed=0, status="done")
 
 
 def distance_bound(largest: Any, margin: Any) -> Any:
-    r"""Return the largest distance of CASO from CAFO, of norm 1, whatever the eigenvectors.
+    r"""Return a bound on the distance of CASO from CAFO, both of norm 1, for any eigenvectors.
 
     .. math:: \sqrt{2 - \frac{4 \sqrt\kappa}{1 + \kappa}}, \qquad
        \kappa = \frac{2 \lambda_2}{2 \lambda_2 - L} = \frac{L + 2 m}{2 m}
 
-    Kantorovich's inequality for a positive semi-definite H; L is its largest eigenvalue and m the
-    margin.
+    by Kantorovich's inequality for a positive semi-definite H, with its largest eigenvalue L and
+    the margin m.
 
     >>> round(float(distance_bound(20.0, 10.0)), 3)
     0.338
@@ -173,32 +173,32 @@ def distance_bound(largest: Any, margin: Any) -> Any:
     return np.sqrt(2 - 4 * np.sqrt(condition) / (1 + condition))
 
 
-def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return photographs with their measures by name, their classes, and how sure they are."""
-    known = [*dict.fromkeys([*rows, *MEASURES, *OF_MEASURES])]
-    rows = rows[rows["group"] != "accuracy"].reset_index(drop=True).reindex(columns=known).copy()
+def _name_values(rows: pd.DataFrame) -> pd.DataFrame:
+    """Move values to columns named by measure; add the number of classes, and the sureness."""
+    columns = [*dict.fromkeys([*rows, *MEASURES, *OF_MEASURES])]
+    rows = rows[rows["group"] != "accuracy"].reset_index(drop=True).reindex(columns=columns).copy()
     for metric, name in NAMES["high_order_saliency"]["values"].items():
-        of_metric = rows["metric"] == metric
-        rows.loc[of_metric, name] = rows.loc[of_metric, "value"]
+        has_metric = rows["metric"] == metric
+        rows.loc[has_metric, name] = rows.loc[has_metric, "value"]
     few, order = rows["group"] == "few", rows["metric"] == "high_order"
     rows["classes"] = rows["n_classes"].map("{:.0f}".format).where(few, ALL).where(order, None)
     rows["largest_eigenvalue"] = rows["eigenvalues_1"].where(order)
     cosine, norm = rows["ten_cosine"], rows["ten_norm"]
     rows["ten_distance"] = np.sqrt((1 + norm**2 - 2 * norm * cosine).clip(lower=0))
     on = ["data", "network", "image"]
-    whole = rows[order & ~few].set_index(on)["confidence"]
-    # The top probability among all classes, which keeping a few would change.
-    among_all = whole.reindex(pd.MultiIndex.from_frame(rows[on])).to_numpy()
+    confidence = rows[order & ~few].set_index(on)["confidence"]
+    # The top probability among all classes; keeping only a few classes would change it.
+    among_all = confidence.reindex(pd.MultiIndex.from_frame(rows[on])).to_numpy()
     rows["confidence"] = rows["confidence"].mask(rows["group"].isin(("errors", "exact")), among_all)
     return rows.assign(sure=sureness(rows["confidence"].mask(few, among_all)))
 
 
-def _long(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
-    """Return one row for each photograph and measure; some are of the paper's margin alone."""
-    known, parts = rows[[label for label in LABELS if label in rows]], []
+def _to_long(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
+    """Return one row for each photograph and measure; some only for the paper's margin."""
+    labelled, parts = rows[[label for label in LABELS if label in rows]], []
 
     def add(metric: Any, values: Any, **labels: Any) -> None:
-        parts.append(known.assign(metric=metric, value=values, **labels).dropna(subset="value"))
+        parts.append(labelled.assign(metric=metric, value=values, **labels).dropna(subset="value"))
 
     for name in MEASURES:
         add(name, rows[name])
@@ -217,15 +217,15 @@ def _long(rows: pd.DataFrame, margins: Sequence[float]) -> pd.DataFrame:
             add_at("alike", (distance < ALIKE).astype(float).where(distance.notna()))
             bound = distance_bound(rows["largest_eigenvalue"], margin)
             add_at("relative_distance", distance / bound)
-            for kind in ("first", "second"):
-                gap = (rows[f"{kind}_cafo_{n}"] - rows[f"true_cafo_{n}"]).abs()
-                add_at("expansion_error", gap, saliency=f"{kind} order")
-    made = pd.concat(parts).reindex(columns=[*LABELS, "metric", "value"])
-    return made.assign(seed=0, std=np.nan, n=1, status="done")
+            for order in ("first", "second"):
+                gap = (rows[f"{order}_cafo_{n}"] - rows[f"true_cafo_{n}"]).abs()
+                add_at("expansion_error", gap, saliency=f"{order} order")
+    long = pd.concat(parts).reindex(columns=[*LABELS, "metric", "value"])
+    return long.assign(seed=0, std=np.nan, n=1, status="done")
 
 
 def sureness(confidence: Any) -> NDArray[Any]:
-    """Say whether top probabilities are high, low, or between; None where there is none.
+    """Classify top probabilities as low, between or high; None for NaN.
 
     >>> sureness(np.array([0.5, 0.6, 0.95, np.nan])).tolist()
     ['low', 'between', 'high', None]
@@ -235,30 +235,30 @@ def sureness(confidence: Any) -> NDArray[Any]:
     return np.select(cases, [np.array(None), np.array("low"), np.array("high")], "between")
 
 
-def _compared(parameters: Values, arrays: Arrays, quality: pd.DataFrame) -> Arrays:
-    """Return the maps of the photographs that all methods have, and what the network says."""
-    kept = [name.split("|") for name in arrays if name.endswith("|maps")]
-    every = sorted(int(image) for group, image, *_ in kept if group == "quality")
-    if not every:
+def _comparison(parameters: Values, arrays: Arrays, quality: pd.DataFrame) -> Arrays:
+    """Return the maps of all methods for a few photographs, with the network's predictions."""
+    keys = [name.split("|") for name in arrays if name.endswith("|maps")]
+    images = sorted(int(image) for group, image, *_ in keys if group == "quality")
+    if not images:
         return {}
-    shown = quality.set_index("image").loc[every]
-    compared = {"index": np.array(every), "predicted": shown["predicted"].to_numpy(int)}
-    compared["confidence"] = shown["confidence"].to_numpy()
-    for group, of in (("quality_of_smooth", "smooth_saliencies"), ("quality", "saliencies")):
-        names = [f"{group}|{image}|maps" for image in every]
+    rows = quality.set_index("image").loc[images]
+    compared = {"index": np.array(images), "predicted": rows["predicted"].to_numpy(int)}
+    compared["confidence"] = rows["confidence"].to_numpy()
+    for group, methods in (("quality_of_smooth", "smooth_saliencies"), ("quality", "saliencies")):
+        names = [f"{group}|{image}|maps" for image in images]
         if arrays.keys() >= {*names}:
             maps = np.stack([arrays[name][0] for name in names], 1)
-            compared |= zip(parameters[of], maps, strict=True)
+            compared |= zip(parameters[methods], maps, strict=True)
     return {f"compared_{name}": array for name, array in compared.items()}
 
 
 def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what is drawn of the tensors of a unit: maps of at most `DRAWN_WIDTH` pixels."""
-    return {n: _shrunk(t) if n.endswith("maps") else t for n, t in tensors.items()}
+    """Return the tensors of a unit as figures draw them: maps at most `DRAWN_WIDTH` pixels wide."""
+    return {n: _shrink(t) if n.endswith("maps") else t for n, t in tensors.items()}
 
 
-def _shrunk(maps: Tensor) -> Tensor:
-    """Return maps (..., H, W) at most `DRAWN_WIDTH` pixels wide; small ones as they are."""
+def _shrink(maps: Tensor) -> Tensor:
+    """Shrink maps (..., H, W) to at most `DRAWN_WIDTH` pixels; keep smaller ones as they are."""
     size = min(DRAWN_WIDTH, maps.shape[-1])
     means = torch.nn.functional.adaptive_avg_pool2d(maps.float().flatten(0, -3)[:, None], size)
     return means.round().byte().view(*maps.shape[:-2], size, size)

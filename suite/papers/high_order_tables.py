@@ -1,4 +1,4 @@
-"""Tables and pictures of the chapter on high-order saliency."""
+"""Tables and pictures for the chapter on high-order saliency."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from suite.papers.second_order import MARGIN
 SMOOTH = ["efficientnet_lite0_smooth", "resnet_swish", "se_resnet50"]
 SWEPT = {"cafo": "CAFO", "caso": "CASO", "clipped": "clipped gradient"}
 SURENESS = {"low": "at most 0.5", "between": "between", "high": "at least 0.95"}
-LEAST = 3  # photographs of which a mean is shown
+LEAST = 3  # fewest photographs for a row of means
 TITLES = {method.name: method.title.replace("\n", " ") for method in SALIENCIES}
 BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
 COMPARED = {name: TITLES[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
@@ -32,10 +32,9 @@ Rows = list[list[NDArray[Any] | None]]
 def select(
     table: pd.DataFrame, metric: str, *, smooth: bool | None = False, **where: Any
 ) -> pd.DataFrame:
-    """Return the rows of a metric, of the networks that are piecewise linear or of the smooth ones.
+    """Return the rows of a metric over all classes, whose columns have the values of `where`.
 
-    With `smooth` None those of both. They are of all classes; further columns have the values of
-    `where`.
+    The networks are the piecewise linear ones, the smooth ones if `smooth`, both if it is None.
     """
     rows = tables.select(table, metric=metric, **where)
     if smooth is not None:
@@ -43,30 +42,30 @@ def select(
     return rows[rows["classes"].isna() | (rows["classes"] == ALL)]
 
 
-def main(result: Results, metric: str | None = None, **where: Any) -> pd.DataFrame:
-    """Return the rows of the main network and photographs of a profile; see `select`."""
+def main_rows(result: Results, metric: str | None = None, **where: Any) -> pd.DataFrame:
+    """Return the rows of a profile's main network and photographs; see `select`."""
     p = result.provenance["parameters"]
     rows = tables.select(result.frame, network=p["network"], data=p["images"])
     return rows if metric is None else select(rows, metric, **where)
 
 
-def by_margin(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with λ₂ in place of the network."""
+def label_margins(rows: pd.DataFrame) -> pd.DataFrame:
+    """Replace the network of rows by λ₂."""
     return rows.assign(network=[f"λ₂ = L/2 + {margin:g}" for margin in rows["margin"]])
 
 
-def on_object(result: Results) -> pd.DataFrame:
-    """Return the mean shares of maps on the object, in both kinds of scenes."""
+def object_table(result: Results) -> pd.DataFrame:
+    """Tabulate the mean shares of maps on the object, in both kinds of scene."""
     rows = tables.select(result.frame, metric=[*ON_OBJECT])
     return tables.wide(rows.replace({"metric": ON_OBJECT}), "saliency", "metric", COMPARED)
 
 
 def objective_table(result: Results) -> pd.DataFrame:
-    """Return by what the loss rises along CASO and CAFO of one norm, by margin and confidence.
+    """Tabulate the rise of the loss by CASO and by CAFO of the same norm, by margin and confidence.
 
-    Medians over photographs, and the geometric mean of the ratios of positive pairs.
+    Rises are medians over photographs. The ratio is a geometric mean where both are positive.
     """
-    rows, lines = main(result, "true_loss", saliency=["cafo", "caso"]), []
+    rows, lines = main_rows(result, "true_loss", saliency=["cafo", "caso"]), []
     for margin, sure in itertools.product(sorted(set(rows["margin"])), SURENESS):
         part = tables.select(rows, margin=margin, sure=sure)
         wide = part.pivot_table(index="image", columns="saliency", values="value")
@@ -82,32 +81,32 @@ def objective_table(result: Results) -> pd.DataFrame:
 
 
 def advantage(result: Results) -> pd.DataFrame:
-    """Return by which factor CASO raises the true loss by more than CAFO, a row a photograph."""
-    rows = by_margin(main(result, "true_loss"))
+    """Return the ratio of true rises in loss, CASO over CAFO, for each photograph and margin."""
+    rows = label_margins(main_rows(result, "true_loss"))
     index = ["profile", "data", "network", "image", "confidence"]
     wide = rows.pivot_table("value", index, "saliency", sort=False).reset_index()
     return wide.assign(value=wide["caso"] / wide["cafo"])[(wide[["cafo", "caso"]] > 0).all(axis=1)]
 
 
-def with_bound(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return distances, and of the same rows the largest that λ₂ and L leave, whatever the maps."""
+def add_bound(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the distances of CASO from CAFO, with the `distance_bound` by λ₂ and L."""
     on = ["profile", "data", "network", "image"]
     largest = select(rows, "largest_eigenvalue", smooth=None)[[*on, "value"]]
     distances = select(rows, "difference", smooth=None)
-    both = distances.merge(largest.rename(columns={"value": "largest"}), on=on)
-    return both.assign(**{BOUND: distance_bound(both["largest"], both["margin"])})
+    rows = distances.merge(largest.rename(columns={"value": "largest"}), on=on)
+    return rows.assign(**{BOUND: distance_bound(rows["largest"], rows["margin"])})
 
 
 def pictures(result: Results, name: str) -> tuple[list[NDArray[Any] | None], list[str]]:
-    """Return the photographs of a kept figure, and the class and probability of each."""
+    """Return the photographs of a kept figure, and the predicted class and probability of each."""
     a = result.arrays
-    beside = zip(a[f"{name}_predicted"], a[f"{name}_confidence"], strict=True)
-    labels = [f"{class_names()[c][:22]}\n{confidence:.0%} sure" for c, confidence in beside]
+    predictions = zip(a[f"{name}_predicted"], a[f"{name}_confidence"], strict=True)
+    labels = [f"{class_names()[c][:22]}\n{confidence:.0%} sure" for c, confidence in predictions]
     return _photographs(result, a[f"{name}_index"]), labels
 
 
 def _photographs(result: Results, index: NDArray[Any]) -> list[NDArray[Any] | None]:
-    """Return photographs of the main data set; None for one that is not at hand."""
+    """Return photographs of the main data set, or None for each if it is not available."""
     try:
         pixels = load_data(result.provenance["parameters"]["images"]).test.images
     except ValueError:
@@ -119,15 +118,15 @@ def pair_grid(result: Results) -> dict[str, Any]:
     """Return the two photographs of Figure 2 as `suite.plots.columns_as_html` takes them."""
     photographs, labels = pictures(result, "pair")
     rows = [[p, *maps] for p, maps in zip(photographs, result.arrays["pair_maps"], strict=True)]
-    distances = main(result, "difference", margin=MARGIN).set_index("image")["value"]
-    apart = zip(labels, distances[result.arrays["pair_index"]], strict=True)
-    beside = ["without\nHessian", "with\nHessian"]
-    notes = [[label, *beside, f"distance\n{distance:.2f}"] for label, distance in apart]
+    distances = main_rows(result, "difference", margin=MARGIN).set_index("image")["value"]
+    distances = distances[result.arrays["pair_index"]]
+    orders = ["without\nHessian", "with\nHessian"]
+    notes = [[n, *orders, f"distance\n{d:.2f}"] for n, d in zip(labels, distances, strict=True)]
     return {"rows": rows, "notes": notes, "titles": ["photograph", "CAFO", "CASO", "difference"]}
 
 
 def comparison_grid(result: Results, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the maps of methods beside their photographs, as `columns_as_html` takes them."""
+    """Return photographs and their maps by several methods, as `columns_as_html` takes them."""
     photographs, labels = pictures(result, "compared")
     methods = [name for name in names if f"compared_{name}" in result.arrays]
     columns = [photographs, *(result.arrays[f"compared_{name}"] for name in methods)]
@@ -137,7 +136,7 @@ def comparison_grid(result: Results, names: Mapping[str, str]) -> dict[str, Any]
 
 
 def sweep_frames(result: Results) -> dict[str, Rows]:
-    """Return the photograph of Figure 3 and its maps, by strength of the L1 norm."""
+    """Return the photograph of Figure 3 with its maps, by strength of the L1 norm."""
     a = result.arrays
     photograph = _photographs(result, a["sweep_index"])
     maps = zip(*(a[f"sweep_{method}_maps"] for method in SWEPT), strict=True)

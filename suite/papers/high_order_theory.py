@@ -1,8 +1,8 @@
 r"""Equations and theorems of high-order saliency, checked in double precision.
 
-The networks are small and random, with a hidden layer of ReLU. What the library computes is
-compared with automatic differentiation, with dense matrices, or with the best of all groups. What
-each number is, and its limit, stand in the YAML file beside this one.
+The networks are small and random, with one hidden layer of ReLU. Results of the library are
+compared with automatic differentiation, with dense matrices, or with the best of all groups. The
+YAML file of the same name describes each number and its limit.
 """
 
 import copy
@@ -30,18 +30,18 @@ from reglib.saliency.surrogate import noisy_copies, smooth_surrogate_loss, surro
 from suite.metrics.saliency import smooth_grad
 
 STATEMENTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_bytes())
-FOUND, EXPECTED = "error, ratio or share", "as expected"
+VALUE, EXPECTED = "error, ratio or share", "as expected"
 EXACT, CLOSE = Settings(1e-12, 5000), Settings(1e-8, 5000)
-Found = Iterator[tuple[str, Tensor | float]]  # by the key of a statement
+Checks = Iterator[tuple[str, Tensor | float]]  # key of a statement, and its value
 
 
 def check_theory() -> pd.DataFrame:
-    """Return a row for each statement: what is compared, found, and whether that was expected."""
+    """Check all statements: a row with the value of each, and whether it is within its limit."""
     checks = [check_hessian, check_expansion, check_groups, check_choice, check_spectrum]
     checks += [check_many_classes, check_solvers]
     rows = [(*STATEMENTS[key], float(x)) for check in checks for key, x in check()]
-    table = pd.DataFrame(rows, columns=["item", "what is compared", "limit", FOUND])
-    verdicts = np.where(table[FOUND] <= table["limit"], "yes", "no")  # no where it is NaN
+    table = pd.DataFrame(rows, columns=["item", "what is compared", "limit", VALUE])
+    verdicts = np.where(table[VALUE] <= table["limit"], "yes", "no")  # "no" for NaN
     return table.assign(**{EXPECTED: verdicts + table.pop("limit").map(" (at most {:g})".format)})
 
 
@@ -58,9 +58,9 @@ def make_network(width: int, hidden: int, n_classes: int, seed: int = 0) -> tupl
 def small_problem(seed: int = 0) -> SimpleNamespace:
     """Return a network, and its loss by the library and by automatic differentiation.
 
-    They are: model; images x, (B, 1, 6, 6); predicted classes y, (B,), some nearly certain; loss,
-    the library's expansion, and the same in single precision; derivatives g, (B, d), and h,
-    (B, d, d); eigenvalues of h, (B, d).
+    The fields are model; images x, (B, 1, 6, 6); predicted classes y, (B,), some nearly certain;
+    loss and single, the library's expansion in double and in single precision; derivatives g,
+    (B, d), and h, (B, d, d), by autograd; and the eigenvalues of h, (B, d).
     """
     model, x = make_network(6, 40, 6, seed)
     model[-1].weight *= 20
@@ -80,14 +80,14 @@ def differentiate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Ten
 
 
 def jacobians(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
-    """Differentiate what a function makes of each point, (B, n), by the point: (B, n, d)."""
+    """Return the Jacobian of a function with n outputs at each point, (B, n, d)."""
     return vmap(jacrev(lambda x: function(x[None])[0]))(points).flatten(2)
 
 
-def _error(found: Tensor, expected: Tensor) -> Tensor:
-    """Return the largest distance of rows, relative to the norm of the expected one."""
-    found, expected = found.flatten(1), expected.flatten(1)
-    return ((found - expected).norm(dim=1) / expected.norm(dim=1)).max()
+def _error(rows: Tensor, expected: Tensor) -> Tensor:
+    """Return the largest distance of rows, relative to the norm of the expected row."""
+    rows, expected = rows.flatten(1), expected.flatten(1)
+    return ((rows - expected).norm(dim=1) / expected.norm(dim=1)).max()
 
 
 def _matrix(h: Tensor, lambda2: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
     return (matrices @ vectors[..., None])[..., 0]
 
 
-def check_hessian() -> Found:
-    """Compare each step to the Hessian in closed form, and its decomposition, with autograd."""
+def check_hessian() -> Checks:
+    """Compare each step of the closed-form Hessian, and its decomposition, with autograd."""
     s = small_problem()
     z, w = s.model(s.x), jacobians(s.model, s.x).mT
     weights = logit_weights(z, s.y)
@@ -122,8 +122,8 @@ def check_hessian() -> Found:
         yield key, _error(u * squares[:, None] @ u.mT, s.h)
 
 
-def check_expansion() -> Found:
-    """Compare the expansion with the true loss, and smooth CASO with the mean of noisy copies."""
+def check_expansion() -> Checks:
+    """Compare the expansion with the true loss, and smooth maps with means over noisy copies."""
     s = small_problem()
     v = torch.randn(s.x.shape, generator=torch.Generator().manual_seed(0), dtype=s.x.dtype) / 6
     steps = 2.0 ** -torch.arange(7, 12).double()[:, None]
@@ -151,8 +151,8 @@ def check_expansion() -> Found:
     yield "terms", _error(cafo(loss, lambda1=lambda1, lambda2=lambda2).maps, shrunk)
 
 
-def check_groups() -> Found:
-    """Compare the groups of CASO with the best of all, where the L1 norm is tight and not."""
+def check_groups() -> Checks:
+    """Compare CASO with its optimality conditions, and its groups with the best of all groups."""
     s = small_problem()
     lambda1, lambda2 = 0.5 * s.g.abs().amax(1), 0.55 * s.eigenvalues[:, -1]
     result = caso(s.loss, lambda1=lambda1, lambda2=lambda2, settings=EXACT)
@@ -170,57 +170,58 @@ def check_groups() -> Found:
         yield f"{key}_optimum", (step.norm(dim=1) / s.g.norm(dim=1)).max()
     problem = Problem(s.loss.gradient.flatten(1), s.loss.product, lambda1, lambda2[:, None])
     yield "slope", _error(-problem.slope(maps, problem.product(result.maps).flatten(1)), slope)
-    yield from (("pixel", miss_best_group(1)), ("pair", miss_best_group(2)))
-    yield from (("tight", 1 - find_best_group(0.0)), ("loose", find_best_group(0.9)))
-    yield from zip(("restricted", "recovered"), miss_planted_group(in_cone=False), strict=True)
-    yield "not_restricted", 1 - miss_planted_group(in_cone=True)[1]
+    yield from (("pixel", best_group_miss_rate(1)), ("pair", best_group_miss_rate(2)))
+    yield from (("tight", 1 - best_group_hit_rate(0.0)), ("loose", best_group_hit_rate(0.9)))
+    yield from zip(("restricted", "recovered"), planted_group_errors(in_cone=False), strict=True)
+    yield "not_restricted", 1 - planted_group_errors(in_cone=True)[1]
 
 
-def check_choice() -> Found:
-    """Compare λ1 by the library with that by the rule of section 4.1, for CAFO and CASO."""
+def check_choice() -> Checks:
+    """Compare λ1 by the library with λ1 by the rule of section 4.1, for CAFO and CASO."""
     loss, methods = small_problem().loss, (cafo, partial(caso, settings=EXACT))
     chosen = torch.stack([choose_lambda1(loss, method=m).interpretation.lambda1 for m in methods])
-    ratios = chosen / torch.stack([choose_as_written(loss, m) for m in methods])
+    ratios = chosen / torch.stack([choose_by_rule(loss, m) for m in methods])
     yield "choice", ((ratios - 1).abs()[~ratios.isnan()] > 1e-6).double().mean()
 
 
-def choose_as_written(loss: SurrogateLoss, method: Callable[..., Any]) -> Tensor:
-    """Return λ1 of each image by the rule as it is written, (B,); NaN after three halvings."""
+def choose_by_rule(loss: SurrogateLoss, method: Callable[..., Any]) -> Tensor:
+    """Return λ1 of each image by the written rule, (B,); NaN if three halvings do not suffice."""
     grid = 10 ** torch.arange(-5.0, 5).double()[:, None].expand(-1, len(loss.gradient))
-    tried = method(loss, lambda1=grid)
-    halves = grid[tried.sparsity.eq(1).int().argmax(0), 0] / torch.tensor([[2.0], [4], [8]])
-    sparsity = torch.cat([tried.sparsity, method(loss, lambda1=halves).sparsity])
+    results = method(loss, lambda1=grid)
+    halves = grid[results.sparsity.eq(1).int().argmax(0), 0] / torch.tensor([[2.0], [4], [8]])
+    sparsity = torch.cat([results.sparsity, method(loss, lambda1=halves).sparsity])
     sparse = ((sparsity >= 0.75) & (sparsity < 1)).split([10, 3])
-    best = grid[tried.loss_change.where(sparse[0], -torch.inf).argmax(0), 0]
+    best = grid[results.loss_change.where(sparse[0], -torch.inf).argmax(0), 0]
     halved = halves.where(sparse[1], 0).amax(0)
     return best.where(sparse[0].any(0), halved / (halved > 0))
 
 
-def miss_best_group(k: int) -> Tensor:
-    """Return how often the best group of k is not CASO's, of the images where CASO leaves k.
+def best_group_miss_rate(k: int) -> Tensor:
+    """Return how often CASO's group of k pixels is not the best, where CASO keeps k pixels.
 
-    All groups are tried, each with the change of CASO's norm that raises the true loss the most: by
-    the method of Frank and Wolfe, as the loss is convex in a linear region.
+    Each of all groups gets the change, of CASO's norm, that raises the true loss the most. The
+    method of Frank and Wolfe finds it, since the loss is convex in a linear region.
     """
     s = small_problem()
     groups = torch.tensor([*itertools.combinations(range(36), k)])
-    among = torch.zeros(len(groups), 36).double().scatter(1, groups, 1)
+    masks = torch.zeros(len(groups), 36).double().scatter(1, groups, 1)
     sizes = s.g.abs().sort(1, descending=True).values
     maps = caso(s.loss, lambda1=sizes[:, k - 1 : k + 1].mean(1)).maps.flatten(1)
     slope, norms = s.g[:, None], maps.norm(dim=1)[:, None, None]
     for _ in range(5):
-        change = (norms * F.normalize(among * slope, dim=2)).requires_grad_()
+        change = (norms * F.normalize(masks * slope, dim=2)).requires_grad_()
         logits = s.model((s.x.flatten(1)[:, None] + change).flatten(0, 1))
         losses = F.cross_entropy(logits, s.y.repeat_interleave(len(groups)), reduction="none")
         (slope,) = torch.autograd.grad(losses.sum(), change)
-    marked, best = maps != 0, among[losses.view(32, -1).argmax(1)] != 0
+    marked, best = maps != 0, masks[losses.view(32, -1).argmax(1)] != 0
     return (marked != best).any(1)[marked.sum(1) == k].double().mean()
 
 
-def find_best_group(ratio: float) -> Tensor:
-    """Return how often CASO's group of 3 of 12 values is the best, where CASO leaves 3 of them.
+def best_group_hit_rate(ratio: float) -> Tensor:
+    """Return how often CASO's group of 3 of 12 values is the best, where CASO keeps 3 of them.
 
-    All groups of 100 random problems are tried, without L1 norm, where L / (2 λ2) is `ratio`.
+    The best of all groups is computed without L1 norm, for 100 random problems where L / (2 λ2) is
+    `ratio`.
     """
     normal = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     factors, g = normal(100, 12, 4), normal(100, 12)
@@ -242,19 +243,20 @@ def restricted_eigenvalue(lambda2: float, d: int, k: int) -> float:
     .. math:: \gamma = \min \|M \Delta\|_2^2 / \|\Delta\|_2^2 \quad \text{over} \quad
        \|\Delta_{S^c}\|_1 \le 3 \|\Delta_S\|_1
 
-    By symmetry it is at equal values within the k of S, and equal ones outside, for d >= 4 k.
+    By symmetry, for d >= 4 k, the minimum has equal values within the k of S, and equal values
+    outside.
     """
     return lambda2 - (4 * k) ** 2 / (2 * d * (k + (3 * k) ** 2 / (d - k)))
 
 
-def miss_planted_group(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[Tensor, Tensor]:
+def planted_group_errors(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[Tensor, Tensor]:
     r"""Return how far CASO is from planted changes, and how often it misses their group.
 
     H has rank one, L = 1, and :math:`\lambda_2` is just above L / 2. The first k values are planted
     by :math:`g = 2 M^2 \Delta_*`, 100 times. If the eigenvector of H has equal entries, the
-    distance is at most :math:`\sqrt k \lambda_1 / \gamma`; it is returned over this bound. In the
-    cone, the eigenvector has one entry in the group and a smaller one outside, so :math:`\gamma` is
-    nearly 0.
+    distance is at most :math:`\sqrt k \lambda_1 / \gamma`. The largest distance over this bound is
+    returned. If the eigenvector is `in_cone`, with one entry in the group and a smaller one
+    outside, :math:`\gamma` is nearly 0.
     """
     uniform = torch.rand(2, 100, k, generator=torch.Generator().manual_seed(0)).double()
     planted = F.pad((1 + uniform[0]) * (uniform[1] - 0.5).sign(), (0, d - k))
@@ -269,8 +271,8 @@ def miss_planted_group(*, in_cone: bool, d: int = 48, k: int = 3) -> tuple[Tenso
     return distance, ((maps != 0) != (planted != 0)).any(1).double().mean()
 
 
-def check_spectrum() -> Found:
-    """Check the eigenvalues of H of 160 images, and from which λ2 on the objective is concave."""
+def check_spectrum() -> Checks:
+    """Check the eigenvalues of H for 160 images, and above which λ2 the objective is concave."""
     problems = [small_problem(seed) for seed in range(5)]
     values = torch.cat([s.eigenvalues for s in problems])
     largest, computed = values[:, -1], torch.cat([s.loss.largest_eigenvalue for s in problems])
@@ -282,13 +284,13 @@ def check_spectrum() -> Found:
 
 
 def make_classes(n: int, rest: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (22), p and A of n classes, where all but the first have the probability `rest`."""
+    """Return (22), p and A for n classes, all of probability `rest` but the first."""
     p, v = torch.full((n,), rest, dtype=torch.float64), -torch.ones(n).double()
     p[0], v[0] = 1 - (n - 1) * rest, n - 1
     return F.normalize(v, dim=0), p, times_covariance(p.expand(n, n), torch.eye(n).double())
 
 
-def check_many_classes() -> Found:
+def check_many_classes() -> Checks:
     """Check A, H and g where all classes but one have the same small probability."""
     errors = []
     for n in (3, 10, 100, 1000):
@@ -296,18 +298,18 @@ def check_many_classes() -> Found:
         a, printed = a / (1e-6 / n), torch.tensor([0.0, *[1.0] * (n - 2), n])
         errors += [(torch.linalg.eigvalsh(a) - printed).abs().max() / n, (a @ v / n - v).norm()]
     yield "eigenvectors", max(errors)
-    missed = torch.tensor([leave_rank_one(n) for n in (4, 16, 64)])
+    table = torch.tensor([even_errors(n) for n in (4, 16, 64)])
     names = "gradient", "by_vector", "by_gradient", "rank_one", "parallel", "same_maps"
-    yield from zip(names, (missed[:, 0].max(), *missed[-1, 1:]), strict=True)
-    ratios = (missed[1:] / missed[:-1]).amax(0)
+    yield from zip(names, (table[:, 0].max(), *table[-1, 1:]), strict=True)
+    ratios = (table[1:] / table[:-1]).amax(0)
     yield from (("products", ratios[1:3].max()), ("more_classes", ratios[3]))
-    yield "central", 1 - leave_rank_one(64, central=True)[3]
+    yield "central", 1 - even_errors(64, central=True)[3]
 
 
-def leave_rank_one(n: int, top: float = 0.999, *, central: bool = False) -> list[Tensor]:
-    """Return by how much a network with even probabilities beside `top` misses A.4 and A.5.
+def even_errors(n: int, top: float = 0.999, *, central: bool = False) -> list[Tensor]:
+    """Return errors of A.4 and A.5 where all classes but one, of probability `top`, are even.
 
-    With `central` the weights of the likeliest class are the mean of those of the others.
+    With `central` the weights of the likeliest class are the mean of the others'.
     """
     model, images = make_network(32, 1024, n)
     if central:
@@ -327,8 +329,8 @@ def leave_rank_one(n: int, top: float = 0.999, *, central: bool = False) -> list
     return errors + [1 - x for x in (values[0, 0] ** 2 / values.square().sum(), *cosines)]
 
 
-def check_solvers() -> Found:
-    """Check the rates of convergence, without and with L1 norm, and where gradient descent ends."""
+def check_solvers() -> Checks:
+    """Check rates of convergence, without and with L1 norm, and the end of gradient descent."""
     s = small_problem()
     lambda1, lambda2 = 0.5 * s.g.abs().amax(1, keepdim=True), 0.55 * s.eigenvalues[:, -1:]
     closed_form = torch.linalg.solve(_matrix(s.h, lambda2[:, 0]), s.g)
@@ -352,7 +354,7 @@ def check_solvers() -> Found:
 
 
 def descend(problem: Problem, *, proximal: bool = True) -> list[Tensor]:
-    """Return the points of 40 steps of gradient descent, proximal or by the sign of the values."""
+    """Return the points of 40 steps of gradient descent, proximal or with a subgradient."""
     points, step = [torch.zeros_like(problem.gradient)], 1 / (2 * problem.lambda2)
     for _ in range(40):
         slope, end = problem.slope(points[-1], problem.product(points[-1])), points[-1]
@@ -362,24 +364,24 @@ def descend(problem: Problem, *, proximal: bool = True) -> list[Tensor]:
 
 
 def _gaps(problem: Problem, best: Tensor, points: Sequence[Tensor]) -> Tensor:
-    """Return by how much the objective at points is below its maximum, (n, B)."""
+    """Return the maximum of the objective minus its value at n points, (n, B)."""
     values = [problem.value(x, problem.product(x)) for x in (best, *points)]
     return values[0] - torch.stack(values[1:])
 
 
 def rank_one_error(n_classes: int, top: float) -> float:
-    r"""Return the relative error of rank one of :math:`\text{diag}(p) - p p^\top`.
+    r"""Return the relative error of :math:`\text{diag}(p) - p p^\top` in rank one.
 
-    All classes but the first, which has the probability `top`, have equal ones.
+    The first class has the probability `top`; all others have equal probabilities.
     """
     rest = (1 - top) / (n_classes - 1)
     largest = top * (1 - top) + (n_classes - 1) * rest * (1 - rest) - (n_classes - 2) * rest
-    left_out = rest * math.sqrt(n_classes - 2)
-    return left_out / math.hypot(largest, left_out)
+    residual = rest * math.sqrt(n_classes - 2)
+    return residual / math.hypot(largest, residual)
 
 
 def rank_one_errors(tops: Sequence[float], most: int = 1000) -> pd.DataFrame:
-    """Return `rank_one_error` from 3 to `most` classes as `value`."""
+    """Tabulate `rank_one_error` as `value`, from 3 to `most` classes."""
     counts = np.unique(np.logspace(np.log10(3), np.log10(most), 16).round().astype(int)).tolist()
     rows = [(n, f"{top:g}", rank_one_error(n, top)) for top in tops for n in counts]
     return pd.DataFrame(rows, columns=["classes", "top probability", "value"])

@@ -1,6 +1,6 @@
-"""Equations of the marginal-density paper, checked on Gaussian classes, whose densities are known.
+"""Equations of the marginal-density paper, checked on Gaussian classes of known density.
 
-A point is an image of two pixels: a steady feature, and one that varies little within a class.
+A point is an image of two pixels. Within a class the first varies more than the second.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,25 @@ STDS = torch.tensor([1.0, 0.25], dtype=torch.float64)
 
 
 class Logits(nn.Module):
-    """Log p(x, y = i) of equal classes, up to a constant, of images (B, 1, 1, 2) or points."""
+    """Return log p(x, y = i) of equal classes, up to a constant, for images or points (B, 2)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 5 - ((x.flatten(1)[:, None] - MEANS) / STDS).square().sum(2) / 2
 
 
 def equations() -> pd.DataFrame:
-    """Return what is printed against what is known: the largest error, in double precision.
+    """Compare the printed equations with closed forms: the largest errors, in double precision.
 
     Source: sections 3 to 7.1 of :cite:t:`yang2024`.
     """
-    found = [*_densities(), *_attributions()]
-    lines = [(*row, f"{error:.1g}", "yes" if error < 1e-6 else "no") for *row, error in found]
+    errors = [*_densities(), *_attributions()]
+    lines = [(*row, f"{error:.1g}", "yes" if error < 1e-6 else "no") for *row, error in errors]
     lines += [_single_precision(near) for near in (-110.0, -50.0, 50.0, 90.0)]
     return pd.DataFrame(lines, columns=["item", "what is compared", "error", "agrees"])
 
 
 def _densities() -> Iterator[tuple[str, str, float]]:
-    """Integrate on a fine grid, far beyond the classes."""
+    """Check equations 4, 7 and 8; integrals are sums over a fine grid, far beyond the classes."""
     axes = [torch.linspace(-end, end, 401, dtype=torch.float64) for end in (12, 4)]
     x, cell = torch.cartesian_prod(*axes), (24 / 400) * (8 / 400)
     known = _log_density(x).exp()
@@ -63,9 +63,12 @@ def _log_density(x: Tensor) -> Tensor:
 
 
 def _attributions() -> Iterator[tuple[str, str, float]]:
-    """Change one feature at a time by at most 1 from the mean of the first class, label it that."""
+    """Check equation 9, definition 1 and section 4 on the first class.
+
+    One feature at a time differs from the mean of the class, by at most 1.
+    """
     logits, shifted = Logits().eval(), nn.Sequential(Logits(), nn.LogSoftmax(1))
-    feature = torch.eye(2, dtype=torch.float64).repeat_interleave(101, 0)  # that is changed
+    feature = torch.eye(2, dtype=torch.float64).repeat_interleave(101, 0)  # marks the changed one
     x = MEANS[0] + feature * torch.linspace(-1, 1, 101, dtype=torch.float64).repeat(2)[:, None]
     images, mask = x.view(-1, 1, 1, 2), feature.bool().view(-1, 1, 1, 2)
     removed = x * (1 - feature)
@@ -85,13 +88,14 @@ def _attributions() -> Iterator[tuple[str, str, float]]:
 
 
 def _single_precision(near: float) -> tuple[str, str, str, str]:
+    """Count the penalties of logits near a value that overflow or underflow in float32."""
     source = torch.Generator().manual_seed(0)
     images = torch.rand(64, 2, generator=source).requires_grad_()
     logits = images @ torch.linspace(-1, 1, 20).view(2, 10) + near
     total = logits.exp().sum(1)
     naive = (input_gradient(total, images, create_graph=True) / total[:, None]).norm(dim=1)
     efficient = marginal_density_penalty(logits, images, generator=source)
-    lost, kept = (64 - int(values.isfinite().sum()) for values in (naive, efficient))
+    n_naive, n_efficient = (64 - int(values.isfinite().sum()) for values in (naive, efficient))
     compared = "penalties that are not finite, of 64 (float32): naive and efficient form"
-    agrees = "naive form fails" if lost and not kept else "both work"
-    return f"section 5, logits near {near:g}", compared, f"{lost} and {kept}", agrees
+    agrees = "naive form fails" if n_naive and not n_efficient else "both work"
+    return f"section 5, logits near {near:g}", compared, f"{n_naive} and {n_efficient}", agrees

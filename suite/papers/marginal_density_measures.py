@@ -1,4 +1,4 @@
-"""Metrics of the marginal-density chapter: see `suite.metrics` for what most of them mean."""
+"""Metrics of the marginal-density chapter; `suite.metrics` defines most of them."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -23,13 +23,13 @@ LogitPart = Literal["label", "others", "cosine", "probability"]
 
 
 class Centred(nn.Module):
-    """Subtract their mean from logits, (B, classes)."""
+    """Subtract from logits, (B, classes), their mean over classes."""
 
     def forward(self, logits: Tensor) -> Tensor:
         return logits - logits.mean(1, keepdim=True)
 
 
-# Shifts that leave all predictions as they are.
+# Shifts of all logits, which leave the predictions as they are.
 SHIFTS = {"centred": Centred(), "log_probability": nn.LogSoftmax(dim=1)}
 
 
@@ -44,12 +44,19 @@ def feature_leakage(
     beside_lines: bool = False,
     saliency: str = "integrated_gradients",
 ) -> Result:
-    """See `suite.metrics.feature_leakage`; for BlockMNIST. `shift` is one of `SHIFTS` or None.
+    """Measure the leakage of BlockMNIST: see `suite.metrics.feature_leakage`.
 
-    With `alone` the network is shown the null block alone, as equation 9 is written, and not the
-    whole image, whose maps the paper draws. With `other` the map is that of the class after the
-    label, the first one after the last. With `beside_lines` it is what lies beside the lines of the
-    block, where its half of the image is black, and, relative, as a share of the map in that half.
+    Args:
+        subject: network and images.
+        n_images: number of test images.
+        relative: whether the leakage is a share of the whole map.
+        shift: one of `SHIFTS`, applied to the logits, or None.
+        alone: whether the network sees the null block alone, as equation 9 is written. By default
+            it sees the whole image, whose maps the paper draws.
+        other: whether maps are of the class after the label (after the last, the first).
+        beside_lines: whether only the black pixels of the block's half count. The relative leakage
+            is then their share of the map in that half.
+        saliency: method of the maps.
     """
     network = nn.Sequential(subject.folded, SHIFTS[shift]).eval() if shift else subject.folded
     images, labels = subject.test_images(n_images)
@@ -72,9 +79,9 @@ def _perturbation(
     over: Literal["image", "mean"] = "image",
     centred: bool = False,
 ) -> Tensor:
-    """See `suite.metrics.pixel_perturbation`.
+    """Compute the curves of `suite.metrics.pixel_perturbation`.
 
-    `centred` takes logits less their mean, and maps of these: no shift of all logits moves either.
+    With `centred`, scores and maps are of centred logits, which no shift of all logits changes.
     """
     if centred:
         model = nn.Sequential(model, SHIFTS["centred"]).eval()
@@ -92,13 +99,13 @@ def _insertion_curve(
     score: str = "probability",
     fractional: bool = False,
 ) -> Tensor:
-    """See `suite.metrics.insertion_curve`; `fractional` is the fractional change of the output.
+    """Compute the curves of `suite.metrics.insertion_curve`.
 
-    That is the change since nothing was there, over its mean over all whole images. Logits then
-    have their mean subtracted: a shift of all of them, which no prediction shows, would rule it.
+    With `fractional` they are the changes from the empty image, over the mean change to the whole
+    image. Logits are then centred, since a shift of all logits would dominate the change.
     """
-    shown = nn.Sequential(model, SHIFTS["centred"]).eval() if fractional else model
-    curves = metrics.insertion_curve(maps, shown, images, class_index, n_steps=n_steps, score=score)
+    model = nn.Sequential(model, SHIFTS["centred"]).eval() if fractional else model
+    curves = metrics.insertion_curve(maps, model, images, class_index, n_steps=n_steps, score=score)
     change = curves - curves[:, :1]
     return change / change[:, -1].mean() if fractional else curves
 
@@ -108,7 +115,7 @@ def _logit_gradient(values: metrics.LogitGradients, *, part: LogitPart = "label"
 
 
 def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
-    """Accuracy in the group where it is lowest, of all groups of the test images; all are kept."""
+    """Return the accuracy of the worst group of test images; keep the accuracies of all groups."""
     groups = subject.data.test.groups
     if groups is None:
         raise UsageError(f"data set {subject.unit.data!r}: expected groups of images, got none")
@@ -122,33 +129,36 @@ def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None
 def ood_auroc(
     subject: EvaluatedModel, *, data: str, score: str = "log_density", n_images: int | None = None
 ) -> Result:
-    """See `suite.metrics.auroc`; `score` is one of `OOD_SCORES`, or "logit" for `logit_auroc`."""
+    """Measure how well a score separates test images from those of another data set.
+
+    The `score` is one of `OOD_SCORES`, see `suite.metrics.auroc`, or "logit" for `logit_auroc`.
+    """
     check_other_images(subject.data, load_data(data), subject.unit.data, data)
-    shown = (subject.test_images(n_images, name, labelled=False)[0] for name in (None, data))
-    known, others = map(subject.logits, shown)
+    images = (subject.test_images(n_images, name, labelled=False)[0] for name in (None, data))
+    known, others = map(subject.logits, images)
     if score == "logit":
         return Result(metrics.logit_auroc(known, others))
     to_score = metrics.OOD_SCORES[score]
     return Result(metrics.auroc(to_score(known), to_score(others)))
 
 
-def check_other_images(own: ImageData, shown: ImageData, own_name: str, name: str) -> None:
-    """Check that images are not those of the training.
+def check_other_images(own: ImageData, other: ImageData, own_name: str, other_name: str) -> None:
+    """Check that a data set is not a network's own, on which it was trained.
 
     Raises:
-        UsageError: they are, by whatever name.
+        UsageError: both have the same images, by whatever name.
     """
-    if shown.fingerprint == own.fingerprint:
-        why = f"data: expected other images than those of the training, got {name!r}, "
+    if other.fingerprint == own.fingerprint:
+        why = f"data: expected other images than those of the training, got {other_name!r}, "
         raise UsageError(f"{why}which are those of {own_name!r}")
 
 
-def _penalised(
+def _backpropagate(
     network: nn.Module, images: Tensor, labels: Tensor, form: str, strength: float
 ) -> tuple[Tensor, Tensor]:
-    """Give the parameters their gradient; return the input gradient's norm by a form, and the loss.
+    """Backpropagate the penalised loss; return the mean penalty by a form, and the cross-entropy.
 
-    "naive" is not guarded here, unlike in `reglib`, which raises an error before it goes wrong.
+    The form "naive" is not guarded here; that of `reglib` raises an error before it overflows.
     """
     inputs = images.clone().requires_grad_()
     logits = network(inputs)
@@ -169,11 +179,16 @@ def _penalised(
 def training_steps(subject: EvaluatedModel, *, form: Form, n_steps: int, strength: float) -> Result:
     """Train the network from the start with one form of the penalty, in training mode.
 
-    The value of a step is 1 where the norm of the gradient that the form gives, a mean over the
-    batch of 128, is not finite, or more than twice or less than half of that of the gradient of
-    logsumexp of the same network and batch; else 0. Steps after a weight has become infinite count
-    as 1. Kept are, a step each: that `norm`, the `true` one, the cross-entropy `loss`, and
-    whether a weight's gradient was finite.
+    Each step compares two norms, means over its batch of 128: that of the gradient by the form, and
+    that of the gradient of logsumexp.
+
+    Returns:
+        The value of a step is 0 where the first norm is half to twice the second and all gradients
+        of weights are finite, else 1. Kept for each step: `norm`, the `true` norm, the
+        cross-entropy `loss`, and whether the gradients of weights are `finite`.
+
+    Raises:
+        UsageError: a network that is not trained here.
     """
     unit, split = subject.unit, subject.data.train
     if not isinstance(unit, Training):
@@ -190,7 +205,7 @@ def training_steps(subject: EvaluatedModel, *, form: Form, n_steps: int, strengt
         total = forward_again(network, inputs).logsumexp(1)
         true = input_gradient(total, inputs).flatten(1).norm(dim=1).mean().item()
         labels = split.labels[index].to(subject.device)
-        norm, loss = _penalised(network, images, labels, form, strength)
+        norm, loss = _backpropagate(network, images, labels, form, strength)
         gradients = [p.grad for p in network.parameters() if p.grad is not None]
         finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         optimizer.step()
@@ -198,16 +213,16 @@ def training_steps(subject: EvaluatedModel, *, form: Form, n_steps: int, strengt
     table = torch.tensor(steps, dtype=torch.float64)
     ratio = table[:, 0] / table[:, 1]
     useful = (ratio <= 2) & (ratio >= 0.5) & table[:, 3].bool()
-    kept = dict(zip(("norm", "true", "loss", "finite"), table.T.float().contiguous(), strict=True))
-    return Result((~useful).double(), kept)
+    names = ("norm", "true", "loss", "finite")
+    return Result((~useful).double(), dict(zip(names, table.T.float().contiguous(), strict=True)))
 
 
 def activation_ascent(
     subject: EvaluatedModel, *, n_classes: int, n_steps: int, step_size: float, seed: int = 0
 ) -> Result:
-    """Raise the logit of each of the first classes from the same noise; the images are kept.
+    """Maximise the logit of each of the first classes, from the same noise; keep the images.
 
-    The value is the logit that was reached; see `suite.metrics.maximise_activation`.
+    The value is the final logit; see `suite.metrics.maximise_activation`.
     """
     classes = torch.arange(min(n_classes, len(subject.data.classes)), device=subject.device)
     shape = (1, *subject.data.shape)

@@ -1,4 +1,4 @@
-"""Tables of the marginal-density chapter, published values beside measured ones."""
+"""Tables of the marginal-density chapter, with published values next to measured ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,21 +13,21 @@ from suite.evidence.tables import interval_text, mean_text, select
 from suite.methods import MARGINAL_DENSITY
 from suite.papers.marginal_density import NAMED, SHARES
 
-# Names of methods, in the order of tables.
+# Names of methods, in the order of the tables.
 TITLES = {method.name: method.title for method in MARGINAL_DENSITY}
 SHORT = {method.name: method.short or method.title for method in MARGINAL_DENSITY}
-# What methods are compared by at equal clean accuracy, and what the axis says of it.
+# Metrics that compare methods at equal clean accuracy, with their titles.
 COMPARED: dict[str, str] = NAMED["compared"]
 PAGE: dict[str, dict[str, Any]] = NAMED["page"]
-MOST_LOST = 15.0  # points of clean accuracy; strengths that cost more are left out of figures
+MOST_LOST = 15.0  # points of clean accuracy; figures leave out strengths that cost more
 
 
 def panels(rows: pd.DataFrame, *by: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the rows of each profile, data set and network, with words that name it.
+    """Yield the rows of each profile, data set and network, with a title.
 
     Args:
         rows: of the chapter.
-        by: further columns, whose values are methods.
+        by: further columns to group by, whose values are methods.
     """
     for values, panel in rows.groupby(["data", "network", *by, "profile"], sort=False):
         data, network, *others, profile = values
@@ -42,15 +42,15 @@ def method_table(
     across: str = "metric",
     published: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Put means over networks with 95% intervals into a row a method.
+    """Tabulate means over networks with 95% intervals, a row for each method.
 
     Args:
-        rows: of one panel, one a network: method, value.
-        columns: by values of `across`, those that no row has are left out: title, factor, and what
-            `published` calls it (empty: nothing).
-        across: column whose values have a column each.
-        published: values of the paper by method, which stand in brackets; other methods are left
-            out.
+        rows: of one panel, one for each network: method, value.
+        columns: title, factor and column of `published` ("" for none), by value of `across`.
+            Values that no row has are left out.
+        across: column of `rows` whose values become columns.
+        published: values of the paper by method, shown in brackets. Methods without a row in it are
+            left out.
     """
     methods = set(rows.loc[rows[across].isin(list(columns)), "method"])
     methods &= methods if published is None else set(published.index)
@@ -67,11 +67,11 @@ def method_table(
     return pd.DataFrame(table).rename(TITLES).rename_axis("method").reset_index()
 
 
-def longest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the MLPs that are trained as long as the paper's, each network once.
+def longest_trainings(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the MLPs that train as long as the paper's, each network once.
 
-    They are those of Table 1 and of the sweep `long`, at the best profile that has any. PGD has a
-    metric for each size of its steps; of changes under noise those of the largest noise are left.
+    They are of Table 1 and of the sweep `long`, at the best profile that has any. PGD has a metric
+    for each step size. Changes under noise are those under the largest noise.
     """
     rows = best(select(table, panel=["methods", "long"], network="mlp", status="done"))
     sizes = rows["step_size"].astype(object).map("_{:g}".format)
@@ -84,19 +84,19 @@ def longest(table: pd.DataFrame) -> pd.DataFrame:
 def trade_off(
     rows: pd.DataFrame, measures: Mapping[str, str], methods: Sequence[str]
 ) -> pd.DataFrame:
-    """Return what was measured at each strength, beside the mean clean accuracy there, `clean` (%).
+    """Return measurements by strength, with its mean clean accuracy in percent, `clean`.
 
-    Each method begins at standard training. Two networks have their mean, and so no interval that
-    would fill the figure.
+    Each method begins at standard training. Where there are only two networks, both get their mean:
+    their interval would fill the figure.
 
     Args:
         rows: of one panel.
-        measures: metrics, with the title of their panel.
-        methods: to be drawn.
+        measures: titles of panels by metric.
+        methods: to draw.
     """
     keys = ["method", "strength"]
     clean = rows[rows["metric"] == "accuracy"].groupby(keys)["value"].mean().rename("clean") * 100
-    # One value a network: attacks have one for each size of their steps.
+    # One value for each network: attacks have one for each step size.
     networks = rows[rows["metric"].isin([*measures])].groupby([*keys, "seed", "metric"])
     rows = networks["value"].mean().reset_index().join(clean, on=keys)
     groups = rows.groupby([*keys, "metric"])["value"]
@@ -109,20 +109,20 @@ def trade_off(
     return rows.assign(measure=rows["metric"].map(measures))
 
 
-def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Return means of density and of another penalty at equal clean accuracy, and what is between.
+def equal_accuracy_table(rows: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Tabulate means of density and of another penalty at equal clean accuracy, and their gap.
 
-    Of shares and areas that is a difference, of sizes a ratio, each with its 95% interval over
-    pairs of the same seed.
+    The gap is a difference for the metrics in `SHARES` and a ratio for others, with its 95%
+    interval over pairs of the same seed.
 
     Args:
         rows: of one panel that compares density with the other penalty.
-        against: that penalty.
+        against: the other penalty.
     """
     lines = []
     for metric, title in COMPARED.items():
         wide = rows[rows["metric"] == metric].pivot_table("value", "seed", "method")
-        if not {"density", against} <= {*wide}:  # not measured of both
+        if not {"density", against} <= {*wide}:  # measured for one penalty only, or neither
             continue
         if metric in SHARES:
             gap = interval_text(mean_interval(wide["density"] - wide[against]), "+.3f")
@@ -134,13 +134,13 @@ def at_equal_accuracy(rows: pd.DataFrame, against: str) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def published_of(tables: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
-    """Return published tables by their id, a row a method."""
+def published_tables(tables: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
+    """Return published tables by their id, with a row for each method."""
     return {t["id"]: pd.DataFrame(t["rows"], index=t["columns"]).T for t in tables}
 
 
-def by_attack(rows: pd.DataFrame) -> pd.DataFrame:
-    """Name each row by its metric, or by norm, radius and steps of PGD-20, in `column`."""
+def name_attacks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add a `column` of names: the metric, or the norm, radius and step size of PGD-20."""
     names = rows["norm"].map({"l2": "L2", "linf": "L∞"}) + rows["epsilon"].map(" {:g}".format)
     names += rows["step_size"].map(", steps of {:g}".format)
     return rows.assign(column=names.where(rows["metric"].str.startswith("pgd_"), rows["metric"]))

@@ -1,4 +1,4 @@
-"""Metrics by name: what a `Measurement` asks of a trained network."""
+"""Metrics by name, which a `Measurement` computes for a trained network."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -26,16 +26,17 @@ def accuracy(
     data: str | None = None,
     half: int | None = None,
 ) -> Result:
-    """1 where a test image, of another data set if `data` is given, is classified right, else 0.
+    """Return 1 where a test image is classified correctly, else 0.
 
-    With `half`, 0 or 1, they are one half of the images, dealt at random and always alike.
+    With `data` the test images are those of another data set. With `half`, 0 or 1, they are one
+    half of the images, from a random but fixed split.
     """
     _, labels = subject.test_uint8(n_images, data)
-    right = (subject.test_logits(n_images, data).argmax(1) == labels).double()
+    correct = (subject.test_logits(n_images, data).argmax(1) == labels).double()
     if half is not None:
-        dealt = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-        right = right[dealt[half::2].to(labels.device)]
-    return Result(right)
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+        correct = correct[order[half::2].to(labels.device)]
+    return Result(correct)
 
 
 def saliency_maps(
@@ -45,12 +46,12 @@ def saliency_maps(
     images, labels = subject.test_images(n_images, data)
     maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
     predicted = subject.folded(images).argmax(1)
-    kept = {"images": images, "labels": labels, "maps": maps, "predicted": predicted}
-    return Result(maps.flatten(1).norm(dim=1), kept)
+    tensors = {"images": images, "labels": labels, "maps": maps, "predicted": predicted}
+    return Result(maps.flatten(1).norm(dim=1), tensors)
 
 
 def _metrics_in(module: ModuleType) -> dict[str, Callable[..., Result]]:
-    """Return the metrics of a module: its public functions that take first a `subject`."""
+    """Return the metrics of a module: its public functions whose first argument is `subject`."""
     functions = inspect.getmembers(module, inspect.isfunction)
     return {
         name: function
@@ -73,8 +74,8 @@ METRICS: dict[str, Callable[..., Result]] = {
     **density_measures.METRICS,
     **{name: metric for module in MODULES for name, metric in _metrics_in(module).items()},
 }
-# Settings that are a name in a table, of all metrics or of one. Those that are one of a few words
-# are of type `Literal` in the metric.
+# Settings whose values are names in a table, of all metrics or of one. Settings with few possible
+# words are of type `Literal` in the metric.
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
     "category": [*metrics.CORRUPTIONS],
@@ -86,35 +87,34 @@ CHOICES: dict[str, Collection[str]] = {
 COUNTS = "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples".split()
 COUNTS += "n_targets n_steps patch pixels queries restarts step steps stride".split()
 SIZES = "epsilon noise_std relative_step scale".split()
-# What takes only the images of the data that it is shown: these may have any number of classes.
+# Metrics that use only the images of other data, which may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)
 
 
 def check(unit: Measurement) -> None:
-    """Check the names in a unit before any time is spent.
+    """Check the metric of a unit and its settings, before anything is computed.
 
     Raises:
-        UsageError: unknown metric or setting, a setting that is missing, or a value of it that is
-            not known.
+        UsageError: an unknown metric, an unknown or missing setting, or a wrong value of a setting.
     """
     check_call("metric", unit.metric, METRICS, unit.settings, given=("subject",))
     parameters = inspect.signature(METRICS[unit.metric]).parameters
-    for name, chosen in unit.settings.items():
-        words = parameters[name].annotation
-        known = get_args(words) if get_origin(words) is Literal else CHOICES.get(name)
+    for name, value in unit.settings.items():
+        annotation = parameters[name].annotation
+        known = get_args(annotation) if get_origin(annotation) is Literal else CHOICES.get(name)
         known = CHOICES.get(f"{unit.metric}.{name}", known)
-        if known is not None and chosen is not None and chosen not in known:
-            raise unknown(name, chosen, known)
+        if known is not None and value is not None and value not in known:
+            raise unknown(name, value, known)
     if unit.metric == "robust_accuracy":
         top_gap_measures.check_attack(**unit.settings)
-    given = {**unit.settings, **(unit.settings.get("attack_settings") or {})}
+    settings = {**unit.settings, **(unit.settings.get("attack_settings") or {})}
     for names, rule in ((COUNTS, COUNT), (SIZES, POSITIVE)):
         for name in names:
-            if given.get(name) is not None:
-                require(name, given[name], rule)
+            if settings.get(name) is not None:
+                require(name, settings[name], rule)
 
 
 def measure(subject: EvaluatedModel, unit: Measurement) -> Result:
-    """Compute a measurement."""
+    """Compute a measurement of an evaluated model."""
     check(unit)
     return METRICS[unit.metric](subject, **unit.settings)

@@ -1,4 +1,4 @@
-"""How many paths lead from each position of the image to the output, and what that predicts."""
+"""Count the paths from each position of the image to the output, and predict squared gradients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,34 +27,34 @@ def path_counts(
     .. math:: \sum_j \# p_{h_j \to x_i} = \frac{\partial}{\partial x_i} \sum_j h_j
        \quad \text{with every weight one}
 
-    by one backward pass in float64 through the network with all weights one, without biases, with
-    normalisation and activations as the identity, and with sums for poolings. A product with values
-    that are broadcast, as in squeeze-and-excitation, is a gate: it counts as one. The network can
-    be on the device "meta"; its weights are not read.
+    by one backward pass in float64. All weights are one, biases are left out, normalisation and
+    activations are the identity, and poolings are sums. A product with broadcast values, as in
+    squeeze-and-excitation, is a gate and counts as one. The network can be on the device "meta",
+    since its weights are not read.
 
-    With `squared`, a path has the product of the expected squared derivatives along it instead:
+    With `squared`, each path counts as the product of the expected squared derivatives along it:
 
     .. math:: \sum_j \mathbb E \left[ \left( \frac{\partial h_j}{\partial x_i} \right)^2 \right]
        = \sum_j \sum_{c \in \mathbb P_{ij}} \prod_{l \in c} \mathbb V[w^{(l)}] \, d^{(l)}
 
-    with the mean square of a layer's weights for :math:`\mathbb V[w]`, d = 1/2 for an activation,
-    1/n for the largest and 1/n^2 for the mean of n values, and 1 for normalisation, taken as
-    independent. Where they are not, as in pooling after an activation, the scale is another, and
-    the landscape nearly the same.
+    with the mean square of a layer's weights for :math:`\mathbb V[w]`; d = 1/2 for an activation,
+    1/n for the largest of n values, 1/n^2 for their mean, and 1 for normalisation. These factors
+    are taken as independent. Where they are not, as in pooling after an activation, the scale
+    differs, but the landscape hardly.
 
     Args:
         model: any network of convolutions (one, two or three dimensions, groups), linear layers,
             normalisation, activations, pooling, sums, concatenation and gates.
         shape: of one input, (C, ...).
         output: index of one output value, without the batch; all of them by default.
-        squared: see above.
+        squared: whether to sum expected squared derivatives. This reads the weights.
 
     Returns:
         The counts, of shape `shape`, in float64: exact below 2^53.
 
     Raises:
-        ValueError: the network does something else, by name where that is known, or there are more
-            paths than float64 can hold.
+        ValueError: a layer or function whose paths cannot be counted, no weights where they are
+            read, or more paths than float64 can hold.
 
     Source: definition 2, equations 3 and 16 of :cite:t:`moens2020`.
 
@@ -73,13 +73,13 @@ def path_counts(
     # Euler: a linear function is its gradient times its input.
     total = float(selected.detach().sum())
     if not math.isclose(float((counts * inputs.detach()).sum()), total, rel_tol=1e-9):
-        why = "but with all weights one the network is not linear; it calls a function that is "
-        raise ValueError(f"{COUNTED}, {why}not known here, such as attention")
+        why = "but with all weights one the network is not linear; it calls an unknown function, "
+        raise ValueError(f"{COUNTED}, {why}such as attention")
     return counts[0]
 
 
 class _AllOnes(TorchFunctionMode):
-    """Call every layer as if its weights were one."""
+    """Call every layer as if all its weights were one."""
 
     def __init__(self, squared: bool) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _AllOnes(TorchFunctionMode):
         if func in DROPOUTS or role in ("unchanged", "activation"):
             return args[0] / (2 if self.squared and role == "activation" else 1)
         if role == "product":
-            return _ungated(*args)
+            return _drop_gate(*args)
         if name in POOLINGS:
             sums, n_values = POOLINGS[name](*args, **kwargs)
             power = 1 if "max" in name else 2
@@ -116,7 +116,7 @@ class _AllOnes(TorchFunctionMode):
         return float(weight.detach().double().square().mean())
 
     def _convolution(self, func: Any, x: Tensor, weight: Tensor, *args: Any, **more: Any) -> Tensor:
-        """Convolve the sum of the channels: with all weights one, all filters are the same."""
+        """Convolve the sum of the channels, since all filters are the same."""
         settings = dict(zip(("bias", "stride", "padding", "dilation", "groups"), args)) | more
         groups = settings.get("groups", 1)
         sums = x.unflatten(1, (groups, -1)).sum(2)
@@ -125,7 +125,8 @@ class _AllOnes(TorchFunctionMode):
         return y.repeat_interleave(len(weight) // groups, 1)
 
 
-def _ungated(*factors: Any) -> Tensor:
+def _drop_gate(*factors: Any) -> Tensor:
+    """Return the largest factor of a product; smaller factors are broadcast, and so gates."""
     values = [f for f in factors if isinstance(f, Tensor) and f.requires_grad]
     values.sort(key=lambda f: f.numel())
     if len(values) == 2 and values[0].shape == values[1].shape:
@@ -134,16 +135,16 @@ def _ungated(*factors: Any) -> Tensor:
     return values[-1]
 
 
-Sums = tuple[Tensor, Tensor | int]  # over the windows of pooling, and how many values each has
+Sums = tuple[Tensor, Tensor | int]  # sums over the windows of pooling, and their numbers of values
 
 
 def _pool(order: str, x: Tensor, *args: Any, **kwargs: Any) -> Sums:
-    """Sum over the windows of pooling in two dimensions, whose arguments have an order."""
-    given = dict(zip(order.split(), args)) | kwargs
-    windows = {k: given[k] for k in ("kernel_size", "stride", "padding", "ceil_mode") if k in given}
-    if (dilation := given.get("dilation", 1)) not in (1, (1, 1)):
+    """Sum over the windows of pooling in two dimensions; `order` names positional arguments."""
+    named = dict(zip(order.split(), args)) | kwargs
+    windows = {k: named[k] for k in ("kernel_size", "stride", "padding", "ceil_mode") if k in named}
+    if (dilation := named.get("dilation", 1)) not in (1, (1, 1)):
         raise ValueError(f"model: expected pooling without dilation, got {dilation}")
-    n_values = size**2 if isinstance(size := given["kernel_size"], int) else math.prod(size)
+    n_values = size**2 if isinstance(size := named["kernel_size"], int) else math.prod(size)
     return F.avg_pool2d(x, **windows, divisor_override=1), n_values
 
 

@@ -190,7 +190,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
         numbers = parameters["n_draws"], parameters["theory_seeds"]
         theory = initial_landscapes.squared_gradients_and_paths(*numbers)
         rows, arrays = pd.concat([rows, theory[0]], ignore_index=True), arrays | theory[1]
-    start = initial_landscapes.derive(arrays)
+    start = initial_landscapes.compare_maps(arrays)
     rows, arrays = pd.concat([rows, pd.DataFrame(start[0])], ignore_index=True), arrays | start[1]
     columns = [*NETWORK, "epochs", "metric", "category", "level", "pair", "tv", "value", "std", "n"]
     return rows.reindex(columns=[*columns, "status"]), arrays

@@ -1,4 +1,4 @@
-"""Measurements of the loss to second order, and of interpretations, for each image of a network."""
+"""Measurements of the loss to second order, and of interpretations, for each image."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -17,21 +17,21 @@ from suite.errors import expected
 from suite.metrics.saliency import caso_converged
 from suite.training.evaluated import EvaluatedModel, Result
 
-MARGINS = (1.0, 10.0, 100.0)  # of lambda2 over L / 2, by pixels in [0, 1]; the paper's is 10
-MARGIN = 10.0
-Numbers = dict[str, Tensor]  # of each image, by name
+MARGINS = (1.0, 10.0, 100.0)  # lambda2 - L / 2, for pixels in [0, 1]
+MARGIN = 10.0  # the paper's
+Numbers = dict[str, Tensor]  # tensors by name, with a first axis of images
 
 
 class LikeliestClasses(nn.Module):
-    """A network that keeps the logits of the likeliest classes only, for each image its own.
+    """A network that keeps only the logits of each image's likeliest classes.
 
     Args:
         network: from images to logits (B, classes).
-        logits: of the images, (B, classes).
-        n: number of classes.
+        logits: of the same images, (B, classes).
+        n: number of classes to keep.
 
     Raises:
-        UsageError: `n` is below 2, or more than the network has.
+        UsageError: `n` is below 2, or above the network's number of classes.
     """
 
     def __init__(self, network: nn.Module, logits: Tensor, n: int) -> None:
@@ -45,9 +45,9 @@ class LikeliestClasses(nn.Module):
         return self.network(images).gather(1, self.classes)
 
 
-def in_batches(numbers_of: Callable[..., Numbers], batches: Iterable[Any], value: str) -> Result:
-    """Put what is measured of batches together; the tensor with the name `value` is the value."""
-    columns = [numbers_of(images, labels) for images, labels in batches]
+def measure_batches(measure: Callable[..., Numbers], batches: Iterable[Any], value: str) -> Result:
+    """Measure batches and concatenate the numbers; the value is the tensor named `value`."""
+    columns = [measure(images, labels) for images, labels in batches]
     tensors = {name: torch.cat([c[name] for c in columns]) for name in columns[0]}
     return Result(tensors.pop(value), tensors)
 
@@ -64,29 +64,29 @@ def high_order(
 ) -> Result:
     r"""Compare CASO with CAFO without L1 norm, and the Hessian with a matrix of rank one.
 
-    The loss is that of the predicted class, differentiated by pixels in [0, 1].
+    The loss is that of the predicted class, a function of pixels in [0, 1].
 
     Args:
         subject: network and images.
         n_images, first, step: which test images, see `EvaluatedModel.test_images`.
         k: number of leading eigenvalues.
-        n_classes: keep only the logits of so many likeliest classes of each image; None for all.
+        n_classes: number of likeliest classes of each image whose logits are kept; None for all.
         margins: M values of lambda2 - L / 2.
 
     Returns:
-        The value is the share of the first eigenvalue: its square over the sum of those of the k,
-        which bounds its share of all from above. Beside it, for each image (B,): labels;
-        predicted; confidence, the probability of the predicted class; eigenvalues, (B, k); cosine
-        of the gradient and the first eigenvector, without sign; and for each margin, (B, M):
-        residuals, of the solver (`reglib.saliency.Interpretation`); differences,
-        :math:`\| \hat\Delta_{CASO} - \hat\Delta_{CAFO} \|_2` of both divided by their
-        norms; norms, those of CASO, :math:`\rho`; and what the loss changes by at
-        :math:`\rho \hat\Delta`: true_cafo and true_caso by a forward pass, first_cafo and
-        second_cafo by the expansion to that order. These are left out with `n_classes`.
+        The value is the share of the first eigenvalue, (B,): its square over the sum of the k
+        squares, an upper bound of its share of all. Kept for each image, (B,), are labels;
+        predicted; confidence, the probability of the predicted class; eigenvalues, (B, k); and
+        cosine, the absolute cosine of the gradient and the first eigenvector. Kept for each margin,
+        (B, M), are residuals of the solver (`reglib.saliency.Interpretation`); differences,
+        :math:`\| \hat\Delta_{CASO} - \hat\Delta_{CAFO} \|_2` of maps of norm 1; norms,
+        :math:`\rho` of CASO; and changes in loss at :math:`\rho \hat\Delta`: true_cafo and
+        true_caso by forward passes, first_cafo and second_cafo by the expansion to that order. With
+        `n_classes` the norms and changes are left out.
     """
     closed_form = not folding_of(subject.folded).nonlinear
 
-    def numbers_of(images: Tensor, labels: Tensor) -> Numbers:
+    def measure(images: Tensor, labels: Tensor) -> Numbers:
         logits, model = subject.logits(images), subject.folded
         predicted = index = logits.argmax(1)
         if n_classes is not None:
@@ -95,10 +95,10 @@ def high_order(
         pairs = hessians.hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
         loss = surrogate_loss(model, images, index, closed_form=closed_form)
         with warnings.catch_warnings():
-            # With a small margin rounding leaves more than the tolerance: what, is kept.
+            # With a small margin, rounding leaves more than the tolerance. Residuals are kept.
             warnings.filterwarnings("ignore", "CASO did not converge", RuntimeWarning)
-            found = [caso_converged(loss, margin=margin) for margin in margins]
-        second = [result.maps.flatten(1) for result in found]
+            solutions = [caso_converged(loss, margin=margin) for margin in margins]
+        second = [solution.maps.flatten(1) for solution in solutions]
         gradient = unit_vectors(loss.gradient)
         gaps = [(unit_vectors(maps) - gradient).norm(dim=1) for maps in second]
         numbers = {
@@ -109,23 +109,23 @@ def high_order(
             "share": _share_of_first(pairs.values),
             "cosine": (gradient * pairs.vectors[:, 0].flatten(1)).sum(1).abs().double(),
             "differences": torch.stack(gaps, 1).double(),
-            "residuals": torch.stack([result.residual for result in found], 1).double(),
+            "residuals": torch.stack([solution.residual for solution in solutions], 1).double(),
         }
         if n_classes is None:
-            numbers |= _changes(loss, second, partial(loss_change, model, images, index))
+            numbers |= _loss_changes(loss, second, partial(loss_change, model, images, index))
         return numbers
 
-    return in_batches(numbers_of, subject.batches(n_images, first, step), "share")
+    return measure_batches(measure, subject.batches(n_images, first, step), "share")
 
 
-def _changes(loss: SurrogateLoss, second: Sequence[Tensor], change: Map) -> Numbers:
-    """Return what the loss changes by, by the expansion and in truth: see `high_order`."""
+def _loss_changes(loss: SurrogateLoss, second: Sequence[Tensor], change: Map) -> Numbers:
+    """Return changes in loss by the expansion and by forward passes: see `high_order`."""
     norms = torch.stack([maps.norm(dim=1) for maps in second], 1).double()  # (B, M)
-    along = unit_vectors(loss.gradient)
-    both = loss.gradient, loss.product(along.view_as(loss.gradient))
-    slope, curvature = ((along * v.flatten(1)).sum(1).double()[:, None] for v in both)
+    direction = unit_vectors(loss.gradient)
+    vectors = loss.gradient, loss.product(direction.view_as(loss.gradient))
+    slope, curvature = ((direction * v.flatten(1)).sum(1).double()[:, None] for v in vectors)
     first = norms * slope
-    steps = [norm[:, None].to(along) * along for norm in norms.unbind(1)]
+    steps = [norm[:, None].to(direction) * direction for norm in norms.unbind(1)]
     return {
         "norms": norms,
         "first_cafo": first,
@@ -138,34 +138,34 @@ def _changes(loss: SurrogateLoss, second: Sequence[Tensor], change: Map) -> Numb
 @torch.no_grad()
 def loss_change(model: nn.Module, images: Tensor, index: Tensor, change: Tensor) -> Tensor:
     r"""Return :math:`l(x + \Delta) - l(x)` for changes of the images, (B, d): (B,), in nats."""
-    both = (model(x).double() for x in (images + change.view_as(images), images))
-    after, before = (nn.functional.cross_entropy(z, index, reduction="none") for z in both)
+    logits = (model(x).double() for x in (images + change.view_as(images), images))
+    after, before = (nn.functional.cross_entropy(z, index, reduction="none") for z in logits)
     return after - before
 
 
 def exact_share(subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1) -> Result:
-    r"""Decompose the Hessian; the value is the share of the first squared eigenvalue among all.
+    r"""Decompose the Hessian; the value is the first squared eigenvalue over the sum of all, (B,).
 
-    Beside it all eigenvalues, (B, classes), and map_error, (B,): the relative distance of CASO
-    without L1 norm from the paper's closed form (theorem 5) by all eigenvectors,
+    Kept are all eigenvalues, (B, classes), and map_error, (B,): the relative distance of CASO
+    without L1 norm from the paper's closed form (theorem 5) with all eigenvectors,
 
     .. math:: (2 \lambda_2 I - H)^{-1} g = \frac{g}{2 \lambda_2}
        + \sum_i \Bigl( \frac{1}{2 \lambda_2 - \sigma_i} - \frac{1}{2 \lambda_2} \Bigr) v_i v_i^T g
     """
 
-    def numbers_of(images: Tensor, _: Tensor) -> Numbers:
+    def measure(images: Tensor, _: Tensor) -> Numbers:
         parts = hessians.decomposition(subject.folded, images, n_vectors=None)
         loss = surrogate_loss(subject.folded, images, subject.predict(images))
-        found = caso_converged(loss, margin=MARGIN)
-        g, twice = loss.gradient.flatten(1)[0], 2 * found.lambda2.double()
+        solution = caso_converged(loss, margin=MARGIN)
+        g, twice = loss.gradient.flatten(1)[0], 2 * solution.lambda2.double()
         vectors, values = parts.vectors[0].flatten(1), parts.values[0]
         weights = 1 / (twice - values) - 1 / twice
         exact = g / twice + (weights * (vectors @ g)).to(g.dtype) @ vectors
-        error = ((found.maps.flatten() - exact).norm() / exact.norm()).double().view(1)
+        error = ((solution.maps.flatten() - exact).norm() / exact.norm()).double().view(1)
         numbers = {"share": _share_of_first(parts.values), "eigenvalues": parts.values}
         return numbers | {"map_error": error}
 
-    return in_batches(numbers_of, subject.batches(n_images, first, step, size=1), "share")
+    return measure_batches(measure, subject.batches(n_images, first, step, size=1), "share")
 
 
 def _share_of_first(eigenvalues: Tensor) -> Tensor:
@@ -176,11 +176,11 @@ def _share_of_first(eigenvalues: Tensor) -> Tensor:
 def closed_form_error(
     subject: EvaluatedModel, *, n_images: int, first: int = 0, step: int = 1, seed: int = 0
 ) -> Result:
-    """Compare the closed-form Hessian with two differentiations: see `closed_form_difference`."""
+    """Compare the closed-form Hessian with double differentiation: see `closed_form_difference`."""
     differences = []
     for images, _ in subject.batches(n_images, first, step):
-        shown = subject.folded, images, subject.predict(images)
-        differences.append(closed_form_difference(*shown, generator=subject.generator(seed)))
+        arguments = subject.folded, images, subject.predict(images)
+        differences.append(closed_form_difference(*arguments, generator=subject.generator(seed)))
     return Result(torch.cat(differences).double())
 
 
@@ -192,10 +192,10 @@ def unit_vectors(maps: Tensor) -> Tensor:
 def closed_form_difference(
     model: nn.Module, images: Tensor, labels: Tensor, *, generator: torch.Generator
 ) -> Tensor:
-    """Say by how much products with the closed form differ from those by differentiating twice.
+    """Return the relative difference of products with the Hessian, in closed form and by autograd.
 
-    The random vector is put into the range of the closed form first: a vector with equal shares of
-    all directions would compare what hardly matters.
+    A random vector is first projected by the closed form, into its range. Otherwise nearly all of
+    the vector would lie in directions without curvature.
 
     Args:
         model: network in evaluation mode.
@@ -204,8 +204,8 @@ def closed_form_difference(
         generator: source of the vector, on the device of `images`.
 
     Returns:
-        Norm of the difference of both products, over that of the true one (over that of the other
-        where the true one is zero), (B,).
+        Norm of the difference over the norm of the product by autograd, or of the other product
+        where that is zero, (B,).
 
     Raises:
         ValueError: as `true_hessian`.
@@ -220,20 +220,20 @@ def closed_form_difference(
 
 
 def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """Keep CAFO, CASO (both without L1 norm, of norm 1) and their difference for two images.
+    """Keep CAFO and CASO without L1 norm, of norm 1, and their difference for two images.
 
-    They are the most and the least confident ones of the first n_images. All three are drawn on the
-    scale of CAFO.
+    The images are the most and the least confident of the first `n_images`. All three maps are
+    drawn on the scale of CAFO.
 
     Returns:
-        The value is the norm of the difference; beside it for both images: index, labels,
+        The value is the norm of the difference, (2,). Kept for both images are index, labels,
         predicted, confidence, images (2, 3, H, W) and, as uint8, maps (2, 3, H, W).
     """
     images, labels = subject.test_images(n_images)
     confidence, predicted = subject.logits(images, batch_size=50).double().softmax(1).max(1)
     index = torch.stack([confidence.argmax(), confidence.argmin()])
-    every = {"labels": labels, "predicted": predicted, "confidence": confidence}
-    tensors = {"index": index} | {name: values[index] for name, values in every.items()}
+    columns = {"labels": labels, "predicted": predicted, "confidence": confidence}
+    tensors = {"index": index} | {name: values[index] for name, values in columns.items()}
     tensors["images"], images = subject.data.test.images[index.cpu()], images[index]
     loss = surrogate_loss(subject.folded, images, tensors["predicted"])
     first, second = unit_vectors(loss.gradient), unit_vectors(caso_converged(loss).maps)
@@ -244,5 +244,5 @@ def first_and_second_order(subject: EvaluatedModel, *, n_images: int) -> Result:
 
 
 def as_uint8(values: Tensor) -> Tensor:
-    """Return values in [0, 1] as uint8."""
+    """Convert values in [0, 1] to uint8."""
     return (values * 255).round().to(torch.uint8)

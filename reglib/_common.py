@@ -17,6 +17,25 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
+def mean_absolute_value(values: Tensor) -> Tensor:
+    """Return the mean absolute value of each sample, (B,), summed in float32 or a wider type."""
+    wide = torch.promote_types(values.dtype, torch.float32)  # float16 overflows at 65,504
+    dims = tuple(range(1, values.ndim))
+    return torch.linalg.vector_norm(values, 1, dims, dtype=wide) / values.shape[1:].numel()
+
+
+def power_of_two(values: Tensor) -> Tensor:
+    """Return the power of two at or below the largest absolute value of each row, (B, 1)."""
+    peak = values.abs().amax(1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+    return peak / (2 * torch.frexp(peak).mantissa)
+
+
+def row_norms(values: Tensor) -> Tensor:
+    """Return the Euclidean norm of each row, (B,), whose squares neither overflow nor vanish."""
+    scale = power_of_two(values)
+    return (values / scale).norm(dim=1) * scale[:, 0]
+
+
 def unit_length(values: Tensor) -> Tensor:
     """Scale each sample to a Euclidean norm of one; zeros stay zeros."""
     flat, least = values.flatten(1), torch.finfo(values.dtype).tiny

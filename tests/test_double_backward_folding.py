@@ -154,15 +154,23 @@ class TestEvaluationMode:
         assert_evaluates(evaluation_mode(model), model, x)
 
 
+def normalise(net, x):
+    return F.batch_norm(x, None, None, net.std[:, 0, 0], training=True)
+
+
 def attend(net, x):
     return F.scaled_dot_product_attention(x, x, F.hardsigmoid(x))
 
 
+WEIGHTS = "conv2d is called with weights that depend on the input"
 NONLINEAR = {
     "product": (lambda net, x: (2 * x) * x / 3, ["mul is called"]),
     "attention": (attend, ["scaled_dot_product_attention is called"]),
     "normalised by a buffer": (lambda net, x: (x - net.std) / net.std * net.std, []),
     "over activations": (lambda net, x: net.std / (x - net.std), ["the method div is called"]),
+    "computed kernel": (lambda net, x: F.conv2d(x, net.std.view(1, 2, 1, 1)), []),
+    "kernel of the input": (lambda net, x: F.conv2d(x, weight=x), [WEIGHTS]),
+    "statistics of the batch": (normalise, ["batch_norm is called with training=True"]),
     "quotient": (lambda net, x: x / (x - net.std), ["truediv is called"]),
 }
 
@@ -179,6 +187,11 @@ class TestNonlinear:
         model = own.Net(call)
         model.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
         assert list(folding_of(model).nonlinear.values()) == reasons
+
+    def test_hooks_are_named(self):
+        model = nn.Sequential(nn.Conv2d(1, 2, 3))
+        model[0].register_forward_hook(lambda module, inputs, output: output.square())
+        assert folding_of(model).nonlinear == {"0": "0 has a hook"}
 
 
 def flops(function):

@@ -143,6 +143,14 @@ class TestPrecision:
         x, stock = randn(2, 2, 6, 6, dtype=torch.float16), copy.deepcopy(model)
         assert_same_second_order(fast_double_backward(model), stock, x, rtol=2e-2, atol=2e-3)
 
+    def test_bfloat16_does_not_round_scale_and_shift(self):
+        """The stock kernel computes in float32: a shift of 60 in bfloat16 is wrong by up to 1/8."""
+        stock = helpers.in_general_position(nn.BatchNorm2d(3)).eval().bfloat16()
+        stock.running_mean.fill_(60.0)
+        x = 60 + randn(4, 3, 8, 8, dtype=torch.bfloat16)
+        model = fast_double_backward(copy.deepcopy(stock))
+        assert_same_second_order(model, stock, x, rtol=2e-2, atol=1e-2)
+
 
 def test_an_input_without_gradient_still_gives_those_of_the_weights():
     model, x, gradients = helpers.small().double(), randn(3, 2, 12, 12), []

@@ -204,6 +204,17 @@ class TestInterpretation:
         assert (off.abs() < 1e-9).all()
         assert zero.any()
 
+    @pytest.mark.parametrize("share", [0.0, 0.1])
+    def test_gradients_whose_squares_vanish(self, share):
+        """Scaled by a power of two, everything else stays as it is."""
+        loss, _ = quadratic()
+        loss = loss._replace(gradient=loss.gradient.float(), product=lambda v: v / 2)
+        tiny = loss._replace(gradient=loss.gradient * 2.0**-90)
+        expected, small = caso(loss, lambda1=share), caso(tiny, lambda1=share * 2.0**-90)
+        assert torch.equal(small.maps, expected.maps * 2.0**-90)
+        assert torch.equal(small.residual, expected.residual)
+        assert expected.maps.any()
+
     def test_what_did_not_converge(self, loss, lambda1):
         few, one = Settings(tolerance=1e-9, max_iterations=2), Settings(1e-12, max_iterations=1)
         message = r"CASO did not converge for 3 of 3: residual .*allow"
@@ -415,6 +426,11 @@ class TestRefused:
     def test_settings_of_the_choice(self, loss, options, message):
         with pytest.raises(ValueError, match=message):
             choose_lambda1(loss, **options)
+
+    @pytest.mark.parametrize("shrink", [0.0, 1.0, math.nan])
+    def test_backtracking_without_end(self, shrink):
+        with pytest.raises(ValueError, match="shrink: expected a number above 0 and below 1, got"):
+            fista(steep(), TIGHT._replace(shrink=shrink))
 
     def test_networks_and_labels(self, images):
         with pytest.raises(ValueError, match=r"call model\.eval"):

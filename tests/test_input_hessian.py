@@ -215,6 +215,14 @@ class TestLanczos:
         found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
         torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
 
+    def test_squares_that_vanish(self):
+        diagonal = torch.arange(6.0)[None]
+        expected = leading_eigenpairs(lambda v: diagonal * v, 1 + diagonal)
+        tiny = 2.0**-90 * diagonal
+        small = leading_eigenpairs(lambda v: tiny * v, tiny + 2.0**-90)
+        assert torch.equal(small.values, expected.values * 2.0**-90)
+        assert torch.equal(small.residual, expected.residual)
+
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])
 def test_the_network_is_left_as_it_was(images, way):

@@ -12,7 +12,7 @@ from torch import nn
 
 from reglib.double_backward import fast_double_backward
 from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
-from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
+from reglib.regularizers import activation_l1, finite_difference_penalty, input_gradient_penalty
 from reglib.top_gap import class_map_l1
 from suite.errors import UsageError
 from suite.networks import build_network
@@ -392,6 +392,10 @@ class TestClassMapL1:
         maps.requires_grad_()
         class_map_l1(maps).sum().backward()
         assert torch.equal(maps.grad, maps.detach().sign() / 4)
+
+    def test_sums_beyond_the_range_of_float16(self):
+        maps = torch.full((1, 10, 100, 100), 2.0, dtype=torch.float16)
+        assert class_map_l1(maps) == activation_l1([maps]) == 2
 
     def test_asks_for_a_network_with_class_maps(self):
         step = step_of(network_of(PLAIN), images())

@@ -42,9 +42,11 @@ class Folding(NamedTuple):
     Args:
         folded: name of a convolution by name of the batch normalisation that goes into it.
         kept: reason by name of a batch normalisation that stays by itself.
-        nonlinear: reason by name of what is not known to be linear on pieces. If nothing is, a
-            logit's input gradient is differentiated in 4F, not 6F: it depends on the weights, but
-            not on the activations.
+        nonlinear: reason by name of what is not known to be piecewise linear in the input:
+            modules, functions and methods outside of the `PIECEWISE_LINEAR_*` lists; products of
+            values that vary with the input, weights of layers included; batch statistics; modules
+            with hooks. If it is empty, a logit's input gradient is differentiated in 4F, not 6F: it
+            depends on the weights, but not on the activations.
     """
 
     folded: dict[str, str]
@@ -99,7 +101,7 @@ def folded_copy(model: nn.Module) -> Any:
         n, conv = modules[norm_name], modules[conv_name]
         s, t = scale_and_shift(n.weight, n.bias, n.running_mean, n.running_var, n.eps)
         weights = _fold(s, t, conv.weight, conv.bias)
-        conv.weight, conv.bias = (nn.Parameter(value, False) for value in weights)
+        conv.weight, conv.bias = (nn.Parameter(v.to(conv.weight.dtype), False) for v in weights)
         model.set_submodule(norm_name, _without_normalisation(n))
     return model
 
@@ -150,9 +152,7 @@ class _FoldingLayers(FastLayers):
 
     switched = folds = False  # whether modules were in training mode; whether nothing is hooked
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.switched and saved_tensors_are_hooked():
             raise RuntimeError(
                 "evaluation_mode: expected no activation checkpointing, which runs layers after "
@@ -218,7 +218,12 @@ def folding_of(model: nn.Module) -> Folding:
         if not kept[name]:
             folded[name] = conv
             del kept[name]
-    reasons = {str(node): _why_nonlinear(node, modules) for node in graph.nodes}
+    varying: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or varying & {*node.all_input_nodes}:
+            varying.add(node)
+    reasons = {str(node): _why_nonlinear(node, modules, varying) for node in graph.nodes}
+    reasons |= {n: f"{n or 'model'} has a hook" for n, m in modules.items() if is_hooked(m)}
     return Folding(folded, kept, {name: why for name, why in reasons.items() if why})
 
 
@@ -282,8 +287,11 @@ def _reads_shape(node: fx.Node) -> bool:
     return name in ("dim", "size", "ndim", "shape", "dtype", "device")
 
 
-def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
-    """Return why a node of the graph is not known to be linear on pieces; None if it is."""
+def _why_nonlinear(node: fx.Node, modules: Mapping[str, Any], varying: set[fx.Node]) -> str | None:
+    """Return why a node is not known to be piecewise linear in the nodes that vary with the input.
+
+    None stands for a node that is.
+    """
     target: Any = node.target
     if node.op == "call_module":
         module = modules[target]
@@ -293,8 +301,14 @@ def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | Non
         return None if linear else f"{target} is a {type(module).__name__}"
     if node.op == "call_method":
         return None if target in PIECEWISE_LINEAR_METHODS else f"the method {target} is called"
-    if node.op == "call_function" and target not in PIECEWISE_LINEAR_FUNCTIONS:
-        varies = [isinstance(v, fx.Node) and v.op != "get_attr" for v in node.args]
+    if node.op == "call_function":
+        name, values = getattr(target, "__name__", target), [*node.args, *node.kwargs.values()]
+        varies = [isinstance(v, fx.Node) and v in varying for v in values]
+        if target in (F.conv2d, F.linear, F.batch_norm) and any(varies[1:]):
+            return f"{name} is called with weights that depend on the input"
+        if target is F.batch_norm and node.kwargs.get("training", [*node.args, *[False] * 6][5]):
+            return f"{name} is called with training=True"
         scales = {operator.mul: sum(varies) == 1, operator.truediv: varies == [True, False]}
-        return None if scales.get(target) else f"{getattr(target, '__name__', target)} is called"
+        if target not in PIECEWISE_LINEAR_FUNCTIONS and not scales.get(target):
+            return f"{name} is called"
     return None

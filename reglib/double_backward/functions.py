@@ -18,6 +18,7 @@ from torch.autograd import Function
 from reglib._torch_private import aten, is_batched, is_transformed, will_run
 
 Map = Callable[..., Tensor]
+Evaluate = Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]]
 
 
 def wanted(ctx: Any) -> list[bool]:
@@ -31,8 +32,7 @@ def wanted(ctx: Any) -> list[bool]:
 
 def is_channels_last(x: Tensor) -> bool:
     """Whether images lie in memory pixel by pixel, with their channels side by side."""
-    ordinary = x.ndim == 4 and not is_batched(x)
-    return ordinary and x.is_contiguous(memory_format=torch.channels_last)
+    return x.ndim == 4 and not is_batched(x) and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def to_channels_last(x: Tensor) -> Tensor:
@@ -174,13 +174,7 @@ class Piecewise(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        evaluate: Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]],
-        pull: Map,
-        push: Map,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, evaluate: Evaluate, pull: Map, push: Map) -> Tensor:
         y, tensors = evaluate(x)
         if y is x:
             ctx.mark_dirty(x)

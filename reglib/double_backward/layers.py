@@ -40,9 +40,7 @@ class FastLayers(TorchFunctionMode):
         self.calls = calls
         self.lays_out = lays_out
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
         result: Any = NotImplemented
@@ -118,15 +116,9 @@ def _conv2d_rule(
     return functions.Convolution.apply(*_autocast(input, weight, bias), geometry)
 
 
-def _protected(
-    f: functions.Map,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    *rest: Any,
-    **more: Any,
-) -> Tensor:
+def _convolve_safely(
+    f: Any, input: Any, weight: Any, bias: Any = None, stride: Any = 1, *rest: Any, **more: Any
+) -> Any:
     """Convolve by stock autograd, in a layout that oneDNN differentiates right."""
     if functions.is_unsafe(weight, _pair(stride)):
         input, weight = functions.standard_layout(input), functions.standard_layout(weight)
@@ -213,7 +205,10 @@ def _hardsigmoid_rule(input: Tensor, inplace: bool = False) -> Ruled:
 
 
 def _attention_rule(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Attend by elementary operations: the fused kernels have no second derivative."""
+    """Attend by elementary operations: the fused kernels have no second derivative.
+
+    `sdpa_kernel` sets flags of the whole process: see `fast_double_backward`.
+    """
     if not _differentiable(*(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))):
         return NotImplemented
     with sdpa_kernel(SDPBackend.MATH):
@@ -331,4 +326,4 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.avg_pool2d: _avg_pool2d_rule,
     F.adaptive_avg_pool2d: _adaptive_avg_pool2d_rule,
 }
-PROTECTED = {f: partial(_protected, f) for f in (F.conv2d, F.conv_transpose2d)}
+PROTECTED = {f: partial(_convolve_safely, f) for f in (F.conv2d, F.conv_transpose2d)}

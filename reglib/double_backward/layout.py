@@ -33,8 +33,7 @@ SAME_IN_ANY_LAYOUT: set[Callable[..., Any]] = {
     *named(torch, "add sub mul div cat mean sigmoid tanh relu"),
     *named(Tensor, "add sub mul div mean sigmoid tanh relu add_ sub_ mul_ div_ relu_ size dim"),
     *named(Tensor, "__add__ __radd__ __iadd__ __sub__ __mul__ __rmul__ __imul__ __truediv__"),
-    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda")),
-    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn")),
+    *(f.__get__ for f in named(Tensor, "shape ndim dtype device is_cuda requires_grad grad_fn")),
 }
 
 

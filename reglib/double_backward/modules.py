@@ -18,6 +18,8 @@ from reglib._torch_private import is_hooked
 from reglib.double_backward.layers import FastLayers
 from reglib.double_backward.layout import make_contiguous
 
+QUANTISED = re.compile(r"torch\..*\bquantized\b.*(?<!FloatFunctional)$")
+
 
 class Unheard(nn.Module):
     """Base of classes that are made of the class of a network, which is not told of it."""
@@ -140,9 +142,7 @@ def check(model: object, *, lazy: bool = True) -> None:
             reason = "a module in Python, got TorchScript; give the module that it was made from"
         elif isinstance(module, nn.modules.lazy.LazyModuleMixin) and not (name and lazy):
             reason = f"known shapes, got {kind.__name__}; call it once on an input first"
-        elif re.match(
-            r"torch\..*\bquantized\b.*(?<!FloatFunctional)$", kind.__module__ + kind.__name__
-        ):
+        elif QUANTISED.match(kind.__module__ + kind.__name__):
             reason = f"a floating-point module, got the quantised {kind.__name__}"
         elif not name and kind.__basicsize__ > nn.Module.__basicsize__:
             reason = f"attributes in a __dict__, got {kind.__name__} with __slots__"
@@ -181,6 +181,10 @@ def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> An
     stock PyTorch differentiates only once, have all of them too. Function transforms
     (`torch.func`), forward-mode differentiation, activation checkpointing and complex tensors get
     stock functions.
+
+    Attention switches off the fused kernels of the whole process (`torch.backends.cuda`) while it
+    runs. Other threads then attend more slowly, with the same result up to rounding. Where two
+    threads call attention through views at once, the kernels may stay off afterwards.
 
     It pays where convolutions, batch normalisation, ReLU and its relatives and pooling take most of
     the time. Where group normalisation, SiLU or small linear layers do, it gains nothing, and steps

@@ -43,14 +43,13 @@ class BatchNormTraining(Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, w, b, mean, rstd = ctx.saved_tensors
-        need_x, need_w, need_b = _wanted_of(ctx, x, w, b)
+        need = _wanted_of(ctx, x, w, b)
         if not torch.is_grad_enabled():
-            need = [need_x, need_w, need_b]
             found = _backward(gy, x, w, mean, rstd, ctx.eps, need)
             return *(g if needed else None for g, needed in zip(found, need)), None, None
-        if need_w or need_b:
+        if any(need[1:]):
             return *_all_gradients(gy, x, w, b, ctx.eps), None, None
-        gx = BatchNormInput.of(gy, x, w, mean, rstd, ctx.eps) if need_x else None
+        gx = BatchNormInput.of(gy, x, w, mean, rstd, ctx.eps) if need[0] else None
         return gx, *[None] * 4
 
 
@@ -119,8 +118,11 @@ class ScaleShift(Exact):
 def scale_and_shift(
     w: Tensor | None, b: Tensor | None, mean: Tensor, var: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Return s and t with y = x s + t, each of shape (channels,), differentiable by w and b."""
-    s = torch.rsqrt(var + eps)
+    """Return s and t with y = x s + t, each of shape (channels,), differentiable by w and b.
+
+    They are in float32 or a wider type: rounding t in bfloat16 would shift whole channels.
+    """
+    s = torch.rsqrt(var.to(torch.promote_types(var.dtype, torch.float32)) + eps)
     s = s if w is None else s * w
     t = -mean * s
     return s, t if b is None else t + b

@@ -117,9 +117,8 @@ def _pull_all(at: Linearisation, image: Tensor, u: Tensor) -> Tensor:
     """Multiply the rows of u (n, c) by W, a chunk at a time, (n, C, H, W)."""
     chunk = len(at.outputs)
     rows = image.new_empty(len(u), *image.shape[1:])
-    for start in range(0, len(u), chunk):
-        part = u[start : start + chunk]
-        rows[start : start + chunk] = at.pull(_filled(part, chunk))[: len(part)]
+    for part, row in zip(u.split(chunk), rows.split(chunk), strict=True):
+        row[:] = at.pull(_filled(part, chunk))[: len(part)]
     return rows
 
 

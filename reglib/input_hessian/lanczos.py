@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from reglib._checks import check_positive, expected
+from reglib._common import row_norms
 from reglib.autodiff import Map
 from reglib.input_hessian.products import InputHessian, times_covariance
 
@@ -120,17 +121,15 @@ def leading_eigenpairs(
         w = _orthogonal(w, basis)
         theta, s, broken = eigh(tridiagonal[:, :m, :m])
         scale = theta.abs().amax(1)
-        beta = w.norm(dim=1).double()
+        beta = row_norms(w).double()
         if m >= k:
             _record(pairs, theta, s, beta if m < size else 0 * beta, scale, tolerance)
             if (pairs.converged | broken).all():
                 break
         q, kept = _unit(w, 10 * torch.finfo(w.dtype).eps * scale, basis, generator)
         tridiagonal[:, m, m - 1] = torch.where(kept, beta, 0 * beta)
-    vectors = sum(
-        q[:, None] * c[:, :, None].to(q.dtype)
-        for q, c in zip(basis, pairs.vectors.unbind(1), strict=False)
-    )
+    shares = pairs.vectors.to(basis[0].dtype).unbind(1)
+    vectors = sum(q[:, None] * c[:, :, None] for q, c in zip(basis, shares, strict=False))
     return pairs._replace(vectors=torch.as_tensor(vectors).view(len(start), k, *shape[1:]))
 
 
@@ -177,11 +176,9 @@ def _unit(
     w: Tensor, tiny: Tensor, basis: list[Tensor], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return w of norm 1, at random beside the basis where w is tiny, and where it is not."""
-    norm = w.norm(dim=1)
-    kept = norm > tiny
+    kept = row_norms(w) > tiny
     if not kept.all():
         random = torch.randn(w.shape[1], generator=generator, dtype=torch.float64)
         random = _orthogonal(random.to(w).expand_as(w), basis)
         w = torch.where(kept[:, None], w, random)
-        norm = w.norm(dim=1)
-    return w / norm.clamp_min(torch.finfo(w.dtype).tiny)[:, None], kept
+    return w / row_norms(w).clamp_min(torch.finfo(w.dtype).tiny)[:, None], kept

@@ -100,8 +100,8 @@ def input_hessian(
 ) -> InputHessian:
     """Make the product by the Hessian, in closed form for a network that is piecewise linear.
 
-    A network is piecewise linear if each call in it is in the lists of `folding_of`; a network that
-    cannot be traced counts as nonlinear.
+    A network counts as piecewise linear if `nonlinear` of `folding_of` is empty. A network with
+    hooks, or one that cannot be traced, counts as nonlinear.
 
     Args:
         model: network in evaluation mode.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from reglib._checks import expected
+from reglib._common import mean_absolute_value
 from reglib._torch_private import is_traced, is_transformed
 from reglib.top_gap import blocks, fused
 
@@ -85,8 +86,7 @@ def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
         logits, sizes = blocks.means_by_blocks(maps, count)
     else:
         return Pooled(top_gap(maps, k=count), class_map_l1(maps))
-    precise = torch.is_autocast_enabled(maps.device.type)  # gives norms in float32
-    return Pooled(logits, sizes.mean(1).to(sizes.dtype if precise else maps.dtype))
+    return Pooled(logits, sizes.mean(1))
 
 
 class TopGAP(nn.Module):
@@ -127,7 +127,7 @@ def class_map_l1(maps: Tensor) -> Tensor:
         maps: (B, classes, h, w).
 
     Returns:
-        One value for each sample, (B,).
+        One value for each sample, (B,), in float32 or the type of the maps if it is wider.
 
     Raises:
         ValueError: `maps` has not four dimensions.
@@ -139,7 +139,7 @@ def class_map_l1(maps: Tensor) -> Tensor:
     tensor([2.])
     """
     _count(1, maps)  # or their shape is wrong
-    return torch.linalg.vector_norm(maps, 1, dim=(1, 2, 3)) / maps.shape[1:].numel()
+    return mean_absolute_value(maps)
 
 
 def _checked(k: int | float, locations: int | None = None) -> int | float:

@@ -204,16 +204,15 @@ class TestInterpretation:
         assert (off.abs() < 1e-9).all()
         assert zero.any()
 
-    @pytest.mark.parametrize("share", [0.0, 0.1])
-    def test_gradients_whose_squares_vanish(self, share):
-        """Scaled by a power of two, everything else stays as it is."""
-        loss, _ = quadratic()
-        loss = loss._replace(gradient=loss.gradient.float(), product=lambda v: v / 2)
-        tiny = loss._replace(gradient=loss.gradient * 2.0**-90)
-        expected, small = caso(loss, lambda1=share), caso(tiny, lambda1=share * 2.0**-90)
-        assert torch.equal(small.maps, expected.maps * 2.0**-90)
-        assert torch.equal(small.residual, expected.residual)
-        assert expected.maps.any()
+    @each_method
+    @pytest.mark.parametrize("lambda1", [0.0, 0.1])
+    @pytest.mark.parametrize("scale", [2.0**-90, 2.0**90])
+    def test_squares_out_of_range(self, method, lambda1, scale):
+        loss = SurrogateLoss(randn(2, 8).float(), lambda v: v / 2, torch.ones(2))
+        expected = method(loss, lambda1=lambda1)
+        scaled = method(loss._replace(gradient=loss.gradient * scale), lambda1=lambda1 * scale)
+        assert torch.equal(scaled.maps, expected.maps * scale)
+        assert torch.equal(scaled.residual, expected.residual)
 
     def test_what_did_not_converge(self, loss, lambda1):
         few, one = Settings(tolerance=1e-9, max_iterations=2), Settings(1e-12, max_iterations=1)

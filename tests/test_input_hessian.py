@@ -215,13 +215,13 @@ class TestLanczos:
         found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
         torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
 
-    def test_squares_that_vanish(self):
+    @pytest.mark.parametrize("scale", [2.0**-90, 2.0**90])
+    def test_squares_out_of_range(self, scale):
         diagonal = torch.arange(6.0)[None]
         expected = leading_eigenpairs(lambda v: diagonal * v, 1 + diagonal)
-        tiny = 2.0**-90 * diagonal
-        small = leading_eigenpairs(lambda v: tiny * v, tiny + 2.0**-90)
-        assert torch.equal(small.values, expected.values * 2.0**-90)
-        assert torch.equal(small.residual, expected.residual)
+        scaled = leading_eigenpairs(lambda v: scale * diagonal * v, scale * (1 + diagonal))
+        assert torch.equal(scaled.values, expected.values * scale)
+        assert torch.equal(scaled.residual, expected.residual)
 
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])

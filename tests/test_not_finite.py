@@ -70,11 +70,6 @@ class TestEigenpairs:
         assert found.values[0] == pytest.approx(5.0)
         assert row or found.values[1] == pytest.approx(6.0)
 
-    def test_of_products_that_overflow_have_not_converged(self):
-        values = torch.tensor([[4.0, 3.0, 2.0, 1.0], [4e25, 3e25, 2e25, 1e25]])
-        found = lib.leading_eigenpairs(diagonal(values), torch.ones(2, 4))
-        assert found.converged.tolist() == [True, False]
-
     def test_no_product_is_made_once_all_are_broken(self):
         made = []
         found = lib.leading_eigenpairs(lambda v: made.append(1) or torch.nan * v, torch.ones(2, 50))
@@ -135,11 +130,6 @@ class TestInterpretation:
             found = cafo(loss(gradient, curvature), lambda1=0.1)
             assert found.converged.tolist() == [True, False]
             assert cafo(loss(FINE, torch.ones(2)), lambda1=0.1).converged.all()
-
-    @by_both_solvers
-    def test_caso_of_a_gradient_whose_norm_overflows_has_not_converged(self, lambda1):
-        found = caso(loss(FINE * torch.tensor([[1.0], [1e30]]), torch.ones(2)), lambda1=lambda1)
-        assert found.converged.tolist() == [True, False]
 
     def test_a_broken_map_is_not_chosen(self):
         found, expected = (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from reglib._checks import expected
-from reglib._common import power_of_two
+from reglib._common import power_of_two, row_norms
 from reglib.autodiff import Map
 
 
@@ -54,8 +54,8 @@ class Problem(NamedTuple):
         slope = self.slope(point, hessian_point)
         at_zero = soft_threshold(slope, self.lambda1)
         subgradient = torch.where(point != 0, slope + self.lambda1 * point.sign(), at_zero)
-        norm = self.gradient.norm(dim=1)
-        return subgradient.norm(dim=1) / torch.where(norm > 0, norm, 1)
+        norm = row_norms(self.gradient)
+        return row_norms(subgradient) / torch.where(norm > 0, norm, 1)
 
     def value(self, point: Tensor, hessian_point: Tensor) -> Tensor:
         """Return phi, (B,)."""

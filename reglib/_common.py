@@ -61,9 +61,9 @@ def forward_again(model: nn.Module, inputs: Tensor) -> Tensor:
     running ones to the forward pass of the step.
     """
     check_type("model", model, nn.Module)
-    whole = nn.Sequential(model)  # `functional_call` refuses nn.DataParallel as it is
-    buffers = {name: buffer.clone() for name, buffer in whole.named_buffers()}
-    logits: Tensor = functional_call(whole, buffers, (inputs,))
+    wrapped = nn.Sequential(model)  # `functional_call` refuses nn.DataParallel as it is
+    buffers = {name: buffer.clone() for name, buffer in wrapped.named_buffers()}
+    logits: Tensor = functional_call(wrapped, buffers, (inputs,))
     check_type("output of model", logits, Tensor)
     return logits
 
@@ -77,7 +77,7 @@ class _Copying(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def copied(model: Any) -> Any:
+def copy_network(model: Any) -> Any:
     """Copy a network, and features that it keeps of a forward pass without their graph."""
     with _Copying():
         return copy.deepcopy(model)

@@ -38,7 +38,7 @@ def scaled_norm(values: Tensor) -> Tensor:
             [0.0000, 2.5600]])
     """
     height, width = values.shape[-2:]
-    norms = torch.linalg.vector_norm(_without_scale(values, (-3, -2, -1)), dim=-3)
+    norms = torch.linalg.vector_norm(_divide_by_peak(values, (-3, -2, -1)), dim=-3)
     total = torch.linalg.vector_norm(norms, dim=(-2, -1), keepdim=True)
     return norms * (math.sqrt(height * width) / total.where(total > 0, torch.ones_like(total)))
 
@@ -95,7 +95,7 @@ def importance_landscape(
         classes = sample_classes(logits.detach(), generator)
         chosen = logits.gather(1, classes[:, None])
         gradient = input_gradient(chosen, inputs, create_graph=create_graph)
-        landscape = scaled_norm(_without_scale(gradient, (0, 1, 2, 3)).square().mean(0))
+        landscape = scaled_norm(_divide_by_peak(gradient, (0, 1, 2, 3)).square().mean(0))
     return landscape if create_graph else landscape.detach()
 
 
@@ -142,13 +142,13 @@ def expected_squared_gradients(
 
 def _weigh_classes(logits: Tensor, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one-hot classes, (B, classes), with their probabilities, (B,)."""
-    one = torch.eye(logits.shape[1], device=logits.device)
+    one_hot = torch.eye(logits.shape[1], device=logits.device)
     probs = logits.double().softmax(1)
     if generator is not None:
-        yield one[sample_classes(logits, generator)], torch.ones_like(probs[:, 0])
+        yield one_hot[sample_classes(logits, generator)], torch.ones_like(probs[:, 0])
         return
     for c in range(logits.shape[1]):
-        yield one[c].expand_as(logits), probs[:, c]
+        yield one_hot[c].expand_as(logits), probs[:, c]
 
 
 def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tensor:
@@ -328,7 +328,7 @@ def total_variation(landscape: Tensor) -> Tensor:
     return pairs.square().mean(-1)
 
 
-def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:
+def _divide_by_peak(values: Tensor, dim: tuple[int, ...]) -> Tensor:
     """Divide by the largest absolute value, so that squares neither overflow nor vanish."""
     largest = values.detach().abs().amax(dim, keepdim=True)
     return values / largest.clamp_min(torch.finfo(values.dtype).tiny)

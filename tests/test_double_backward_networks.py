@@ -144,9 +144,8 @@ class TestPrecision:
         assert_same_second_order(fast_double_backward(model), stock, x, rtol=2e-2, atol=2e-3)
 
     def test_bfloat16_does_not_round_scale_and_shift(self):
-        """The stock kernel computes in float32: a shift of 60 in bfloat16 is wrong by up to 1/8."""
         stock = helpers.in_general_position(nn.BatchNorm2d(3)).eval().bfloat16()
-        stock.running_mean.fill_(60.0)
+        stock.running_mean.fill_(60.0)  # rounded to bfloat16, a shift of 60 is off by up to 1/8
         x = 60 + randn(4, 3, 8, 8, dtype=torch.bfloat16)
         model = fast_double_backward(copy.deepcopy(stock))
         assert_same_second_order(model, stock, x, rtol=2e-2, atol=1e-2)

@@ -161,8 +161,7 @@ REFUSED = {
 
 class TestRefused:
     def test_one_value_in_a_channel(self):
-        message = "Expected more than 1 value per channel when training"
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel when train"):
             fast_double_backward(nn.BatchNorm2d(2))(torch.rand(1, 2, 1, 1).requires_grad_())
 
     def test_weights_changed_between_passes(self):

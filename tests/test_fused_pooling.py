@@ -184,9 +184,6 @@ class TestKernel:
         assert calls.count("pool") == 1
 
 
-# What needs no kernel
-
-
 class Elsewhere(torch.Tensor):
     """A tensor that says it is on a CUDA device."""
 

@@ -418,6 +418,7 @@ class TestRefused:
         [
             ({"start": 0.0}, "start: expected a positive number, got 0"),
             ({"factor": 1.0}, "factor: expected a number above 1, got 1"),
+            ({"settings": Settings(shrink=1.0)}, "shrink: expected .* above 0 and below 1, got 1"),
             ({"sparsity": (0.9, 0.8)}, r"sparsity: expected 0 <= low < high <= 1, got \(0\.9, 0\."),
         ],
         ids=str,
@@ -425,11 +426,6 @@ class TestRefused:
     def test_settings_of_the_choice(self, loss, options, message):
         with pytest.raises(ValueError, match=message):
             choose_lambda1(loss, **options)
-
-    @pytest.mark.parametrize("shrink", [0.0, 1.0, math.nan])
-    def test_backtracking_without_end(self, shrink):
-        with pytest.raises(ValueError, match="shrink: expected a number above 0 and below 1, got"):
-            fista(steep(), TIGHT._replace(shrink=shrink))
 
     def test_networks_and_labels(self, images):
         with pytest.raises(ValueError, match=r"call model\.eval"):

@@ -138,10 +138,6 @@ class TestLandscape:
         assert model.training
         close(view, sampled(model.eval(), images))
 
-    def test_of_no_images_is_refused(self):
-        with pytest.raises(ValueError, match="batches: expected at least one batch"):
-            expected_importance_landscape(nn.Flatten().eval(), [])
-
 
 class TestSampledClasses:
     def test_have_the_frequencies_of_the_softmax(self):
@@ -243,6 +239,10 @@ REFUSED = [
     (lambda: target_penalty(ONES, ONES.T), r"size of the landscape, \(6, 7\), got \(7, 6\)"),
     (lambda: target_penalty(ONES, 0 * ONES), "got zeros everywhere"),
     (lambda: data_smoothness([GREY * math.nan]), "infinity or NaN for image 0"),
+    (
+        lambda: expected_importance_landscape(nn.Flatten().eval(), []),
+        "at least one batch of images",
+    ),
     (lambda: data_smoothness([]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness([GREY]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness(SIZES), r"of one size, got \(6, 7\) and \(6, 6\) pixels"),

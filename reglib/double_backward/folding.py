@@ -10,24 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from reglib._common import copied
+from reglib._common import copy_network
 from reglib._torch_private import BatchNorm, is_hooked, saved_tensors_are_hooked
 from reglib.double_backward.functions import Convolution
 from reglib.double_backward.layers import ATTENTION, HANDLERS, FastLayers
-from reglib.double_backward.layout import named
-from reglib.double_backward.modules import INSIDE, View, check, in_evaluation_mode, view_of, viewed
+from reglib.double_backward.layout import pick
+from reglib.double_backward.modules import INSIDE, View, check, in_evaluation_mode, unwrap, view_of
 from reglib.double_backward.normalisation import ScaleShift, scale_and_shift
 
-PIECEWISE_LINEAR_MODULES: set[Any] = named(
+PIECEWISE_LINEAR_MODULES: set[Any] = pick(
     nn,
     "Conv2d Linear ReLU ReLU6 LeakyReLU Hardtanh PReLU Identity Flatten PixelShuffle Dropout "
     "Dropout2d MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d",
 )
 PIECEWISE_LINEAR_FUNCTIONS: set[Any] = {
     *(function for function in HANDLERS if function not in ATTENTION),
-    *named(F, "linear dropout dropout2d pad interpolate"),
-    *named(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
-    *named(operator, "add iadd sub neg getitem eq"),
+    *pick(F, "linear dropout dropout2d pad interpolate"),
+    *pick(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
+    *pick(operator, "add iadd sub neg getitem eq"),
     getattr,
 }
 PIECEWISE_LINEAR_METHODS = set(
@@ -81,7 +81,7 @@ def evaluation_mode(model: nn.Module) -> Any:
         RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
     check(model, lazy=False)
-    return view_of(viewed(model), Evaluation)
+    return view_of(unwrap(model), Evaluation)
 
 
 def folded_copy(model: nn.Module) -> Any:
@@ -94,7 +94,7 @@ def folded_copy(model: nn.Module) -> Any:
         ValueError: as `evaluation_mode`.
     """
     folded = folding_of(model).folded
-    model = copied(viewed(model)).eval().requires_grad_(False)
+    model = copy_network(unwrap(model)).eval().requires_grad_(False)
     modules: dict[str, Any] = dict(model.named_modules())
     hooked = any(map(is_hooked, modules.values()))
     for norm_name, conv_name in folded.items() if not hooked else ():
@@ -102,11 +102,11 @@ def folded_copy(model: nn.Module) -> Any:
         s, t = scale_and_shift(n.weight, n.bias, n.running_mean, n.running_var, n.eps)
         weights = _fold(s, t, conv.weight, conv.bias)
         conv.weight, conv.bias = (nn.Parameter(v.to(conv.weight.dtype), False) for v in weights)
-        model.set_submodule(norm_name, _without_normalisation(n))
+        model.set_submodule(norm_name, _remove_normalisation(n))
     return model
 
 
-def _without_normalisation(norm: nn.Module) -> nn.Module:
+def _remove_normalisation(norm: nn.Module) -> nn.Module:
     """Return what a layer does besides: timm's layers have the activation in them."""
     if type(norm) is nn.BatchNorm2d:
         return nn.Identity().eval()
@@ -159,7 +159,7 @@ class _FoldingLayers(FastLayers):
                 "the call, in a network in training mode; call .eval() first"
             )
         result = super().__torch_function__(func, types, args, kwargs)
-        return _at_once(result) if func is F.batch_norm and self.folds else result
+        return _fold_output(result) if func is F.batch_norm and self.folds else result
 
 
 class _Known(Convolution):
@@ -172,7 +172,7 @@ class _Known(Convolution):
         return output
 
 
-def _at_once(y: Tensor) -> Tensor:
+def _fold_output(y: Tensor) -> Tensor:
     """Return an output with the graph of one convolution, if it is the scaled output of one."""
     norm: Any = y.grad_fn
     conv = norm.next_functions[0][0] if isinstance(norm, ScaleShift._backward_cls) else None
@@ -196,10 +196,10 @@ def folding_of(model: nn.Module) -> Folding:
         ValueError: as `evaluation_mode`.
     """
     check(model, lazy=False)
-    modules: dict[str, Any] = dict(viewed(model).named_modules())
+    modules: dict[str, Any] = dict(unwrap(model).named_modules())
     norms = [name for name, module in modules.items() if isinstance(module, BatchNorm)]
     try:
-        probe = copied(viewed(model)).to("meta")
+        probe = copy_network(unwrap(model)).to("meta")
         with in_evaluation_mode(probe), torch.random.fork_rng(devices=[]):
             graph = _Tracer().trace(probe)
     except Exception as error:  # noqa: BLE001 - whatever the network does with a symbol
@@ -250,9 +250,9 @@ def _calls(
         elif node.op == "call_function" and node.target is function:
             name = [*node.meta.get("nn_module_stack", {"": ("",)}).values()][-1][0]
             state = modules[name]._parameters | modules[name]._buffers
-            own = [None if state.get(n, n) is None else f"{name}.{n}" for n in names.split()]
-            given = [getattr(v, "target", v) for v in (*node.args, *node.kwargs.values())]
-            if all(value in given for value in own):
+            targets = [None if state.get(n, n) is None else f"{name}.{n}" for n in names.split()]
+            arguments = [getattr(v, "target", v) for v in (*node.args, *node.kwargs.values())]
+            if all(target in arguments for target in targets):
                 calls[node] = name
     return calls
 
@@ -269,8 +269,8 @@ def _convolution_before(
     if weight is None:
         return name, f"the weight of {name} is not a parameter"
     sharing = [p for m in modules.values() for p in m._parameters.values() if p is weight]
-    own = f"{name}.weight", f"{name}.bias"
-    reads = [n for n in norm.graph.nodes if n.target in own and {*n.users} - {before}]
+    parameters = f"{name}.weight", f"{name}.bias"
+    reads = [n for n in norm.graph.nodes if n.target in parameters and {*n.users} - {before}]
     if reads or list(convs.values()).count(name) > 1 or len(sharing) > 1:
         return name, f"{name} or its weight is used more than once"
     if any(user is not norm and not _reads_shape(user) for user in before.users):

@@ -130,13 +130,13 @@ def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:
     check_network(model)
     check_images(images)
 
-    def checked(x: Tensor) -> Tensor:
+    def evaluate(x: Tensor) -> Tensor:
         with NoDropout():
             logits: Tensor = fast_double_backward(model)(x)
         check_logits(logits, len(x))
         return logits
 
-    return linearise(checked, images)
+    return linearise(evaluate, images)
 
 
 def logit_weights(logits: Tensor, labels: Tensor) -> Tensor:

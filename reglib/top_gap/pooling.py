@@ -101,7 +101,7 @@ class TopGAP(nn.Module):
 
     def __init__(self, k: int | float) -> None:
         super().__init__()
-        self.k = _checked(k)
+        self.k = _check_k(k)
 
     def forward(self, maps: Tensor, pooled: list[Pooled] | None = None) -> Tensor:
         """Pool; a hook may give a list, which `top_gap_and_l1` of the maps is put into."""
@@ -142,7 +142,7 @@ def class_map_l1(maps: Tensor) -> Tensor:
     return mean_absolute_value(maps)
 
 
-def _checked(k: int | float, locations: int | None = None) -> int | float:
+def _check_k(k: int | float, locations: int | None = None) -> int | float:
     """Return k as a number of Python, or raise a ValueError."""
     top = f" to {locations}, the locations of a map" if locations else " or more"
     if isinstance(k, Integral) and not isinstance(k, bool):
@@ -159,7 +159,7 @@ def _checked(k: int | float, locations: int | None = None) -> int | float:
 def _count(k: int | float, maps: Tensor) -> int:
     if maps.ndim != 4:
         raise expected("maps", "class maps (B, classes, h, w)", f"shape {tuple(maps.shape)}")
-    k = _checked(k, _locations(maps))
+    k = _check_k(k, _locations(maps))
     return k if isinstance(k, int) else max(1, round(k * _locations(maps)))
 
 

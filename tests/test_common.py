@@ -57,7 +57,7 @@ class TestCopied:
         torch.testing.assert_close(folded_copy(network)(images()), expected.detach())
         assert sum(calls_of(network, images().requires_grad_()).fast.values()) > 0
 
-    def test_parameters_are_as_in_a_deep_copy(self):
+    def test_parameters_are_copied_deeply(self):
         network = layers()
         network[4].bias.requires_grad_(False)
         network[4].weight = network[4].weight  # shared names stay shared
@@ -118,7 +118,7 @@ class TestDataParallel:
         torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
         torch.testing.assert_close(gradients, by_hand, rtol=1e-8, atol=1e-12)
 
-    def test_statistics_that_two_layers_share_are_kept(self):
+    def test_shared_statistics_are_kept(self):
         network = layers()
         network.add_module("again", nn.Identity())
         network.again.register_buffer("mean", network[1].running_mean)
@@ -132,7 +132,7 @@ class TestAdversarialExamples:
     def settings(self):
         return FGSM | {"n_steps": 2, "generator": generator(2)}
 
-    def test_are_the_same_in_an_evaluation_loop(self):
+    def test_are_the_same_under_no_grad(self):
         network = layers().eval()
         expected = adversarial_examples(network, images(), LABELS, **self.settings())
         for model in (network, evaluation_mode(network.train())):

@@ -116,7 +116,7 @@ class TestCheckpointing:
         assert_same_step(model, x, torch.tensor([0, 3, 1]))
         assert not calls_of(model, x.requires_grad_()).fast
 
-    def test_is_refused_where_it_would_run_in_another_mode(self):
+    def test_is_refused_in_training_mode(self):
         model, x = checkpointed(), randn(3, 2, 6, 6).requires_grad_()
         with pytest.raises(RuntimeError, match="expected no activation checkpointing"):
             evaluation_mode(model)(x)

@@ -225,7 +225,7 @@ class TestLanczos:
 
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])
-def test_the_network_is_left_as_it_was(images, way):
+def test_hessians_leave_the_network_alone(images, way):
     model = copy.deepcopy(PIECEWISE["batch normalisation"]).requires_grad_()
     x = images.clone().requires_grad_()
     with left_alone(model, x):
@@ -258,7 +258,7 @@ REFUSED = {
 }
 
 
-def test_a_sure_network_has_its_gradient_and_eigenvalue():
+def test_confident_network_keeps_gradient_and_eigenvalue():
     x, y = torch.zeros(1, 1, 1, 2).double(), torch.tensor([0])
     for margin in (1.0, 30.0, 60.0):
         linear = nn.Linear(2, 2).double()

@@ -34,7 +34,7 @@ def check_first_alone_converged(found, expected):
 
 class TestEigenpairs:
     @pytest.mark.parametrize("k", [1, 2])
-    def test_of_an_infinite_slope_have_not_converged(self, k):
+    def test_with_infinite_slopes_have_not_converged(self, k):
         closed, alone = (lib.closed_form_hessian(ROOT, images) for images in (IMAGES, IMAGES[:1]))
         found = lib.hessian_eigenpairs(closed, k=k)
         check_first_alone_converged(found, lib.hessian_eigenpairs(alone, k=k))
@@ -53,7 +53,7 @@ class TestEigenpairs:
         check_first_alone_converged(found, expected)
 
     @pytest.mark.parametrize(("row", "after"), [(1, 4), (0, 3)], ids=["late", "converged"])
-    def test_of_products_that_break_late_are_those_that_had_converged(self, row, after):
+    def test_that_converged_survive_later_failures(self, row, after):
         """The first image converges in one product, the second does not."""
         made, broken = [], torch.ones(2, 1)
         broken[row] = torch.nan
@@ -70,7 +70,7 @@ class TestEigenpairs:
         assert found.values[0] == pytest.approx(5.0)
         assert row or found.values[1] == pytest.approx(6.0)
 
-    def test_no_product_is_made_once_all_are_broken(self):
+    def test_stop_once_all_are_broken(self):
         made = []
         found = lib.leading_eigenpairs(lambda v: made.append(1) or torch.nan * v, torch.ones(2, 50))
         assert not found.converged.any()
@@ -78,7 +78,7 @@ class TestEigenpairs:
 
 
 class TestDecomposition:
-    def test_of_an_infinite_slope_is_refused_and_of_the_others_is_fine(self):
+    def test_refuses_infinite_slopes_only(self):
         with pytest.raises(ValueError, match=r"eigenvalues: expected finite .* for image 1;"):
             lib.decomposition(ROOT, IMAGES)
         pairs = lib.hessian_eigenpairs(lib.closed_form_hessian(ROOT, IMAGES[:1]))

@@ -1,6 +1,3 @@
-"""`python -m reglib` says where the commands are."""
+"""Tell whoever runs `python -m reglib` where the commands are."""
 
-raise SystemExit(
-    "reglib is the library. The suite that runs, measures and judges it is used from a checkout of "
-    "the repository: python -m suite"
-)
+raise SystemExit("reglib is the library; its suite runs in a checkout of it: python -m suite")

@@ -130,8 +130,8 @@ def check_indices(name: str, indices: Tensor, n_samples: int, n_kinds: int) -> N
 
 def check_finite(name: str, values: Tensor, hint: str = "") -> None:
     """Raise a ValueError that says for which image there is infinity or NaN."""
-    whole = values.isfinite().flatten(1).all(1)
-    wrong = (~whole).nonzero()[:, 0].tolist() if may_be_read(values) else []
+    finite = values.isfinite().flatten(1).all(1)
+    wrong = (~finite).nonzero()[:, 0].tolist() if may_be_read(values) else []
     if wrong:
         raise ValueError(
             f"{name}: expected finite values, got infinity or NaN for image {wrong[0]}"
@@ -146,9 +146,9 @@ class NoDropout(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in DROPOUTS:
-            given = dict(zip(("p", "training"), args[1:3], strict=False)) | kwargs
-            training = given.get("training", given.get("train", True))
-            if training and given.get("p", 0.5) > 0:
+            settings = dict(zip(("p", "training"), args[1:3], strict=False)) | kwargs
+            training = settings.get("training", settings.get("train", True))
+            if training and settings.get("p", 0.5) > 0:
                 raise ValueError(
                     f"model: expected a network without random parts, but it calls {func.__name__} "
                     "with training=True in evaluation mode; pass training=self.training there"

@@ -17,6 +17,25 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
+def mean_absolute_value(values: Tensor) -> Tensor:
+    """Return the mean absolute value of each sample, (B,), summed in float32 or a wider type."""
+    wide = torch.promote_types(values.dtype, torch.float32)  # float16 overflows at 65,504
+    dims = tuple(range(1, values.ndim))
+    return torch.linalg.vector_norm(values, 1, dims, dtype=wide) / values.shape[1:].numel()
+
+
+def power_of_two(values: Tensor) -> Tensor:
+    """Return the power of two at or below the largest absolute value of each row, (B, 1)."""
+    peak = values.abs().amax(1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
+    return peak / (2 * torch.frexp(peak).mantissa)
+
+
+def row_norms(values: Tensor) -> Tensor:
+    """Return the Euclidean norm of each row, (B,), whose squares neither overflow nor vanish."""
+    scale = power_of_two(values)
+    return (values / scale).norm(dim=1) * scale[:, 0]
+
+
 def unit_length(values: Tensor) -> Tensor:
     """Scale each sample to a Euclidean norm of one; zeros stay zeros."""
     flat, least = values.flatten(1), torch.finfo(values.dtype).tiny
@@ -42,9 +61,9 @@ def forward_again(model: nn.Module, inputs: Tensor) -> Tensor:
     running ones to the forward pass of the step.
     """
     check_type("model", model, nn.Module)
-    whole = nn.Sequential(model)  # `functional_call` refuses nn.DataParallel as it is
-    buffers = {name: buffer.clone() for name, buffer in whole.named_buffers()}
-    logits: Tensor = functional_call(whole, buffers, (inputs,))
+    wrapped = nn.Sequential(model)  # `functional_call` refuses nn.DataParallel as it is
+    buffers = {name: buffer.clone() for name, buffer in wrapped.named_buffers()}
+    logits: Tensor = functional_call(wrapped, buffers, (inputs,))
     check_type("output of model", logits, Tensor)
     return logits
 
@@ -58,7 +77,7 @@ class _Copying(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def copied(model: Any) -> Any:
+def copy_network(model: Any) -> Any:
     """Copy a network, and features that it keeps of a forward pass without their graph."""
     with _Copying():
         return copy.deepcopy(model)

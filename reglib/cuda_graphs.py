@@ -114,7 +114,7 @@ class _Captured:
             usual = torch.cuda.current_stream(self.stream.device)
             self.stream.wait_stream(usual)  # the steps before take turns on that of the capture
             with torch.cuda.stream(self.stream):
-                results = _copies(self.step(*batch))
+                results = _copy_results(self.step(*batch))
             usual.wait_stream(self.stream)
             return results
         if self.graph is None:
@@ -124,10 +124,10 @@ class _Captured:
                 f"optimizer: captured with {self.settings}, and now it has {settings}; what "
                 "changes must be a tensor, set in place: see `captured`"
             )
-        for here, given in zip(self.batch, batch):
-            here.copy_(given)
+        for target, source in zip(self.batch, batch):
+            target.copy_(source)
         self.graph.replay()
-        return _copies(self.results)
+        return _copy_results(self.results)
 
     def _capture(self, batch: Sequence[Tensor]) -> None:
         graph, self.batch = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in batch]
@@ -152,7 +152,7 @@ def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{n: v for n, v in g if n != "params" and not isinstance(v, Tensor)} for g in groups]
 
 
-def _copies(results: Results) -> Results:
+def _copy_results(results: Results) -> Results:
     """Return results without a graph, which the next replay does not overwrite."""
     if isinstance(results, Tensor):
         return results.detach().clone()

@@ -38,7 +38,7 @@ def scaled_norm(values: Tensor) -> Tensor:
             [0.0000, 2.5600]])
     """
     height, width = values.shape[-2:]
-    norms = torch.linalg.vector_norm(_without_scale(values, (-3, -2, -1)), dim=-3)
+    norms = torch.linalg.vector_norm(_divide_by_peak(values, (-3, -2, -1)), dim=-3)
     total = torch.linalg.vector_norm(norms, dim=(-2, -1), keepdim=True)
     return norms * (math.sqrt(height * width) / total.where(total > 0, torch.ones_like(total)))
 
@@ -95,7 +95,7 @@ def importance_landscape(
         classes = sample_classes(logits.detach(), generator)
         chosen = logits.gather(1, classes[:, None])
         gradient = input_gradient(chosen, inputs, create_graph=create_graph)
-        landscape = scaled_norm(_without_scale(gradient, (0, 1, 2, 3)).square().mean(0))
+        landscape = scaled_norm(_divide_by_peak(gradient, (0, 1, 2, 3)).square().mean(0))
     return landscape if create_graph else landscape.detach()
 
 
@@ -131,7 +131,7 @@ def expected_squared_gradients(
         x = images.detach().requires_grad_()
         with torch.enable_grad():
             logits = _checks.check_logits_shape(model(x), len(x))
-        for classes, weights in _weighted_classes(logits.detach(), generator):
+        for classes, weights in _weigh_classes(logits.detach(), generator):
             squares = input_gradient(logits * classes, x, keep_graph=True).double().square()
             total = total.to(squares) + (squares * weights.view(-1, 1, 1, 1)).sum(0)
         count += len(images)
@@ -140,17 +140,15 @@ def expected_squared_gradients(
     return total / count
 
 
-def _weighted_classes(
-    logits: Tensor, generator: torch.Generator | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Go through classes, (B, classes) with a one each, and their probabilities, (B,)."""
-    one = torch.eye(logits.shape[1], device=logits.device)
+def _weigh_classes(logits: Tensor, generator: Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield one-hot classes, (B, classes), with their probabilities, (B,)."""
+    one_hot = torch.eye(logits.shape[1], device=logits.device)
     probs = logits.double().softmax(1)
     if generator is not None:
-        yield one[sample_classes(logits, generator)], torch.ones_like(probs[:, 0])
+        yield one_hot[sample_classes(logits, generator)], torch.ones_like(probs[:, 0])
         return
     for c in range(logits.shape[1]):
-        yield one[c].expand_as(logits), probs[:, c]
+        yield one_hot[c].expand_as(logits), probs[:, c]
 
 
 def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tensor:
@@ -283,8 +281,7 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
     Source: section 3.3.2 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
     flat again" (2020) :cite:p:`moens2020`.
     """
-    total: Tensor | None = None
-    count = 0
+    total, count = torch.zeros(()), 0
     for images in batches:
         _check_shape(images)
         _checks.check_finite("images", images)
@@ -294,11 +291,11 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
         edges = edges.where(edges.abs() > floor, torch.zeros_like(edges))
         maps = scaled_norm(edges)
         count += int(edges.flatten(1).any(1).sum())
-        if total is not None and total.shape != maps.shape[1:]:
+        if total.ndim and total.shape != maps.shape[1:]:
             sizes = f"{tuple(total.shape)} and {tuple(maps.shape[1:])}"
             raise ValueError(f"batches: expected images of one size, got {sizes} pixels")
-        total = maps.sum(0) if total is None else total + maps.sum(0)
-    if total is None or count == 0:
+        total = total + maps.sum(0)
+    if count == 0:
         raise ValueError("batches: expected an image that has an edge, got none")
     return total / count
 
@@ -325,14 +322,13 @@ def total_variation(landscape: Tensor) -> Tensor:
     >>> total_variation(torch.tensor([[0.0, 2.0], [0.0, 2.0]]))
     tensor(2.)
     """
-    differences = [landscape.diff(dim=dim).flatten(-2) for dim in (-2, -1)]
-    pairs = torch.cat(differences, -1)
+    pairs = torch.cat([landscape.diff(dim=dim).flatten(-2) for dim in (-2, -1)], -1)
     if pairs.shape[-1] == 0:
         raise ValueError(f"landscape: expected two positions or more, got {tuple(landscape.shape)}")
     return pairs.square().mean(-1)
 
 
-def _without_scale(values: Tensor, dim: tuple[int, ...]) -> Tensor:
+def _divide_by_peak(values: Tensor, dim: tuple[int, ...]) -> Tensor:
     """Divide by the largest absolute value, so that squares neither overflow nor vanish."""
     largest = values.detach().abs().amax(dim, keepdim=True)
     return values / largest.clamp_min(torch.finfo(values.dtype).tiny)

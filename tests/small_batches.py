@@ -10,8 +10,7 @@ LABELS = torch.tensor([2, 0, 1])
 
 
 def random_images(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.rand(shape, generator=generator(seed), dtype=torch.float64).to(dtype)
 
 
 def generator(seed=0):

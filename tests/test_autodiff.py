@@ -109,7 +109,7 @@ class TestOnceDifferentiable:
                 derivative(function, x)
         assert torch.allclose(input_gradient(function(x), x), gradient)
 
-    def test_weights_may_come_of_such_a_function(self):
+    def test_weights_may_be_computed_so(self):
         x, w = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
         gradient = input_gradient((x * Square.apply(w)).square(), x, create_graph=True)
         (by_w,) = torch.autograd.grad(gradient.sum(), w)

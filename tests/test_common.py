@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import reglib
-from reglib._common import copied, forward_again
+from reglib._common import copy_network, forward_again
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward, folded_copy
 from reglib.regularizers import adversarial_examples
+from tests.small_batches import generator
 
 LABELS = torch.tensor([0, 2, 1])
 FGSM = {"epsilon": 0.1, "step_size": 0.1}
@@ -23,10 +24,6 @@ def layers():
 
 def images():
     return torch.rand(3, 2, 6, 6, generator=torch.Generator().manual_seed(1)).double()
-
-
-def generator():
-    return torch.Generator().manual_seed(2)
 
 
 class Keeping(nn.Module):
@@ -50,7 +47,7 @@ class TestCopied:
         expected = network(images())
         with pytest.raises(RuntimeError, match="graph leaves"):
             copy.deepcopy(network)
-        copy_ = copied(network)
+        copy_ = copy_network(network)
         for kept in (copy_.features, copy_.seen[0], copy_.named["features"]):
             assert torch.equal(kept, network.features)
             assert not kept.requires_grad
@@ -60,12 +57,12 @@ class TestCopied:
         torch.testing.assert_close(folded_copy(network)(images()), expected.detach())
         assert sum(calls_of(network, images().requires_grad_()).fast.values()) > 0
 
-    def test_parameters_are_as_in_a_deep_copy(self):
+    def test_parameters_are_copied_deeply(self):
         network = layers()
         network[4].bias.requires_grad_(False)
         network[4].weight = network[4].weight  # shared names stay shared
         both = nn.ModuleList([network, network[0]])
-        copy_ = copied(both)
+        copy_ = copy_network(both)
         assert copy_[0][0] is copy_[1]
         for old, new in zip(both.parameters(), copy_.parameters(), strict=True):
             assert type(new) is nn.Parameter
@@ -90,12 +87,12 @@ class TestCopied:
 
 PENALTIES = {
     "adversarial": lambda model, *step: reglib.adversarial_penalty(
-        model, *step, **FGSM, n_steps=2, generator=generator()
+        model, *step, **FGSM, n_steps=2, generator=generator(2)
     ),
     "cure": reglib.cure_penalty,
     "finite_difference": reglib.finite_difference_penalty,
     "score_matching": lambda model, *step: reglib.score_matching_penalty(
-        model, *step, trace="taylor", generator=generator()
+        model, *step, trace="taylor", generator=generator(2)
     ),
 }
 WRAPPERS = {
@@ -121,7 +118,7 @@ class TestDataParallel:
         torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
         torch.testing.assert_close(gradients, by_hand, rtol=1e-8, atol=1e-12)
 
-    def test_statistics_that_two_layers_share_are_kept(self):
+    def test_shared_statistics_are_kept(self):
         network = layers()
         network.add_module("again", nn.Identity())
         network.again.register_buffer("mean", network[1].running_mean)
@@ -133,9 +130,9 @@ class TestDataParallel:
 
 class TestAdversarialExamples:
     def settings(self):
-        return FGSM | {"n_steps": 2, "generator": generator()}
+        return FGSM | {"n_steps": 2, "generator": generator(2)}
 
-    def test_are_the_same_in_an_evaluation_loop(self):
+    def test_are_the_same_under_no_grad(self):
         network = layers().eval()
         expected = adversarial_examples(network, images(), LABELS, **self.settings())
         for model in (network, evaluation_mode(network.train())):

@@ -69,7 +69,7 @@ class TestOnTheCpu:
             captured(print, **{"optimizer": sgd(network_of())} | changes)
 
     @pytest.mark.parametrize("name", ["Adam", "Adagrad", "Adafactor", "LBFGS"])
-    def test_optimizer_that_counts_on_the_cpu_is_refused(self, name):
+    def test_optimizer_counting_on_cpu_is_refused(self, name):
         message = rf"expected SGD, or one made with capturable=True.*, got {name} without"
         with pytest.raises(ValueError, match=message):
             cuda_graphs._check_optimizer(getattr(torch.optim, name)(network_of().parameters()))
@@ -160,7 +160,7 @@ class TestOrder:
         optimizer.param_groups[0]["lr"] = 0.1
         step(*third)
 
-    def test_rate_that_is_a_tensor_may_change(self, fake):
+    def test_rate_in_a_tensor_may_change(self, fake):
         step, optimizer = fake(lr=torch.tensor(0.1))
         for number, batch in enumerate(batches(3)):
             optimizer.param_groups[0]["lr"].fill_(0.1 / (1 + number))
@@ -268,7 +268,7 @@ class TestOnCuda:
         rtol, atol = (2e-2, 2e-2) if "context" in change else (1e-4, 1e-5)
         torch.testing.assert_close(graph, usual, rtol=rtol, atol=atol)
 
-    def test_reads_no_value_and_a_generator_goes_on(self):
+    def test_never_waits_and_advances_generators(self):
         made, generator = sgd(network_of().cuda()), torch.Generator("cuda").manual_seed(5)
 
         def draw(images, labels):

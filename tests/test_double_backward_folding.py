@@ -44,13 +44,13 @@ REASONS = {
 }
 
 
-def test_what_is_not_folded_says_why():
+def test_folding_gives_its_reasons():
     folding = folding_of(odd())
     assert (folding.folded, folding.kept) == ({"good": "conv"}, REASONS)
     assert list(folding.nonlinear.values()) == ["batch normalises by statistics of the batch"]
 
 
-def test_derivatives_are_those_of_the_network_in_evaluation_mode():
+def test_folding_keeps_second_derivatives():
     model = odd()
     model.unused.requires_grad_(False)
     stock = copy.deepcopy(model).eval()
@@ -74,7 +74,7 @@ def test_whole_networks_fold(name):
 
 
 @pytest.mark.parametrize("name", ["ResNet of torchvision", "EfficientNet-Lite0"])
-def test_folded_copy_gives_the_same_and_is_a_copy(name):
+def test_folded_copy_agrees_and_is_independent(name):
     model, x = own.network_and_images(name)
     own.in_general_position(model.train())
     with left_alone(model):
@@ -99,7 +99,7 @@ class Unpadded(nn.Conv2d):
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
 
-def test_a_convolution_that_was_traced_is_right_in_a_folded_copy():
+def test_folded_copy_of_traced_convolution():
     model = pair(Unpadded(2, 2, 3, bias=False)).eval()
     traced, x = torch.fx.symbolic_trace(model), own.randn(2, 2, 6, 6)
     torch.testing.assert_close(folded_copy(traced)(x), model(x))
@@ -115,7 +115,7 @@ def assert_evaluates(view, model, x):
 
 
 class TestEvaluationMode:
-    def test_leaves_modes_and_statistics_as_they_were(self):
+    def test_leaves_modes_and_statistics_alone(self):
         model = odd().train()
         model.forked.eval()
         with left_alone(model):
@@ -124,14 +124,14 @@ class TestEvaluationMode:
             with pytest.raises(RuntimeError):
                 view(own.randn(2, 3, 5, 5))
 
-    def test_sees_new_weights_and_statistics_in_the_next_call(self):
+    def test_sees_new_weights_and_statistics(self):
         model, x = odd(), own.randn(2, 2, 5, 5)
         view = evaluation_mode(model)
         view(x)
         own.in_general_position(model, seed=9)
         assert_evaluates(view, model, x)
 
-    def test_takes_weights_that_a_hook_makes(self):
+    def test_takes_weights_made_by_hooks(self):
         def double(module, _):
             vars(module).update(weight=2 * module._parameters["weight"])
 
@@ -142,7 +142,7 @@ class TestEvaluationMode:
         for changed in (evaluation_mode(model), folded_copy(model)):
             torch.testing.assert_close(changed(x), wanted)
 
-    def test_is_right_where_the_network_cannot_be_traced(self):
+    def test_agrees_where_tracing_fails(self):
         def branch(net, x):
             return net.norm(net.conv(x)) if x.sum() > 0 else x
 
@@ -158,11 +158,16 @@ def attend(net, x):
     return F.scaled_dot_product_attention(x, x, F.hardsigmoid(x))
 
 
+BATCH = "batch_norm is called with training=True"
+WEIGHTS = "conv2d is called with weights that depend on the input"
 NONLINEAR = {
     "product": (lambda net, x: (2 * x) * x / 3, ["mul is called"]),
     "attention": (attend, ["scaled_dot_product_attention is called"]),
     "normalised by a buffer": (lambda net, x: (x - net.std) / net.std * net.std, []),
     "over activations": (lambda net, x: net.std / (x - net.std), ["the method div is called"]),
+    "computed kernel": (lambda net, x: F.conv2d(x, net.std.view(1, 2, 1, 1)), []),
+    "kernel of the input": (lambda net, x: F.conv2d(x, weight=x), [WEIGHTS]),
+    "statistics of the batch": (lambda net, x: F.batch_norm(x, None, None, training=True), [BATCH]),
     "quotient": (lambda net, x: x / (x - net.std), ["truediv is called"]),
 }
 
@@ -179,6 +184,11 @@ class TestNonlinear:
         model = own.Net(call)
         model.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
         assert list(folding_of(model).nonlinear.values()) == reasons
+
+    def test_hooks_are_named(self):
+        model = nn.Sequential(nn.Conv2d(1, 2, 3))
+        model[0].register_forward_hook(lambda module, inputs, output: output.square())
+        assert folding_of(model).nonlinear == {"0": "0 has a hook"}
 
 
 def flops(function):
@@ -221,7 +231,7 @@ class Counts:
     [("lenet5", {}), ("convnet", {"width": 8}), ("resnet", {"width": 8})],
     ids=["LeNet-5", "ConvNet", "ResNet-18"],
 )
-def test_no_pass_is_made_that_the_arithmetic_does_not_ask_for(name, options):
+def test_flops_are_the_least(name, options):
     """The guard against slow paths: FLOPs of matrix products and convolutions, not seconds."""
     counts = Counts(name, **options)
     fast = counts.loss_step(fast_double_backward(counts.model))
@@ -231,14 +241,14 @@ def test_no_pass_is_made_that_the_arithmetic_does_not_ask_for(name, options):
     assert counts.logit_step(counts.model.eval()) > 5
 
 
-def test_an_input_gradient_by_a_turned_kernel_is_computed_once():
+def test_input_gradient_is_computed_once():
     conv, x = fast_double_backward(nn.Conv2d(1, 4, 3, padding=1)), torch.rand(2, 1, 8, 8)
     forward = flops(lambda: conv(x))
     x = x.requires_grad_().clone()
     assert flops(lambda: torch.autograd.grad(conv(x).sum(), x)) == 2 * forward
 
 
-def test_a_nonlinear_network_needs_the_pass_through_the_activations():
+def test_nonlinear_network_needs_more_flops():
     counts = Counts("convnet", width=8)
     for index, module in enumerate(counts.model):
         if isinstance(module, nn.ReLU):

@@ -122,7 +122,7 @@ def second_derivatives(layer, x, device):
     | {f"pooling, {n}": (copy.deepcopy, (c,), {}) for n, c in POOLS.items()}
 )
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_cuda_gives_the_second_derivatives_of_the_cpu(case, layout):
+def test_second_derivatives_on_cuda(case, layout):
     make, given, settings = case
     if make is nn.BatchNorm1d and layout == torch.channels_last:
         pytest.skip("features have one layout")
@@ -161,7 +161,7 @@ class DecomposedBatchNorm(nn.BatchNorm2d):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("coupling", [0.0, 1.0], ids=["scale apart", "scale from the input"])
-def test_derivatives_of_batch_norm_under_a_curved_head(order, coupling):
+def test_batch_norm_under_a_curved_head(order, coupling):
     """The gradient that arrives depends on the input, and the scale may do so too."""
     results = []
     for kind in (DecomposedBatchNorm, nn.BatchNorm2d):
@@ -179,7 +179,7 @@ def test_derivatives_of_batch_norm_under_a_curved_head(order, coupling):
 
 
 @pytest.mark.parametrize(("padding", "stride"), [("same", 2), ("same", (1, 2)), ("foo", 1)])
-def test_words_that_stock_pytorch_refuses_for_a_padding_are_refused(padding, stride):
+def test_invalid_padding_words_are_refused(padding, stride):
     def convolve(net, x):
         return F.conv2d(x, x.new_ones(1, 1, 3, 3), stride=stride, padding=padding)
 
@@ -193,7 +193,7 @@ def test_words_that_stock_pytorch_refuses_for_a_padding_are_refused(padding, str
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("count", [1, 9, 36])
-def test_pooled_pixels_that_are_not_finite_have_the_gradient_of_stock_autograd(value, count):
+def test_pooling_of_nonfinite_pixels(value, count):
     x, generator = randn(4, 3, 6, 6), torch.Generator().manual_seed(0)
     for image in x.flatten(2).flatten(0, 1):
         image[torch.randperm(36, generator=generator)[:count]] = value

@@ -70,7 +70,7 @@ FUNCTIONS = {
 
 
 @cases(FUNCTIONS)
-def test_whatever_is_done_inside_is_as_in_the_network_itself(case):
+def test_channels_last_agrees_with_stock_autograd(case):
     assert_same_step(around(case), randn(3, 3, 6, 6), LABELS, channels_last=True)
 
 
@@ -80,7 +80,7 @@ def maps_of(net, x):
     return {"maps": [torch.cat([F.relu(net.kept), net.kept], 1)], "number": 2}
 
 
-def test_images_are_laid_out_inside_and_handed_back_contiguous():
+def test_images_are_channels_last_inside_only():
     model, x = Net(maps_of, conv=nn.Conv2d(3, 16, 3)), X.clone().requires_grad_()
     (maps,) = in_channels_last(model)(x)["maps"]
     assert model.kept.is_contiguous(memory_format=torch.channels_last)
@@ -118,7 +118,7 @@ class TestByDefault:
         for features in (output.features, model.kept, *parts):
             assert features.stride() == (16 * 16, 16, 4, 1)
 
-    def test_with_channels_last_scripted_functions_may_find_it(self):
+    def test_scripted_functions_may_find_channels_last(self):
         with pytest.raises(RuntimeError, match="view size is not compatible"):
             in_channels_last(Leaks())(X)
 
@@ -135,7 +135,7 @@ def keep():
 
 
 @pytest.mark.parametrize(("channels", "laid_out"), [(256, True), (257, False)])
-def test_images_of_very_many_channels_are_not_laid_out(channels, laid_out):
+def test_many_channels_are_not_laid_out(channels, laid_out):
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, channels, 1), keep(), nn.ReLU())
     assert in_channels_last(model)(X).is_contiguous()
     assert model[2].kept.is_contiguous() != laid_out
@@ -151,7 +151,7 @@ def test_hooks_see_contiguous_images(of_all, request):
 
 
 @pytest.mark.parametrize("where", ["images", "weights"])
-def test_a_network_in_channels_last_stays_so(where):
+def test_channels_last_networks_stay_so(where):
     model, x, last = nn.Conv2d(3, 16, 3), X, {"memory_format": torch.channels_last}
     model, x = (model, x.contiguous(**last)) if where == "images" else (model.to(**last), x)
     y = in_channels_last(model)(x)

@@ -88,7 +88,7 @@ def test_special_networks_agree_with_stock_autograd(case):
         assert_same_step(model, x, LABELS)
 
 
-def test_outputs_have_the_bits_of_stock_functions():
+def test_outputs_are_bit_identical():
     model, x = helpers.small(), randn(4, 2, 12, 12, dtype=torch.float32)
     stock = copy.deepcopy(model)
     assert torch.equal(fast_double_backward(model)(x), stock(x))
@@ -99,7 +99,7 @@ def test_outputs_have_the_bits_of_stock_functions():
     ("size", "ceil_mode"),
     [((7, 9), True), ((7, 9), False), ((8, 6), False), ((2, 2), True), ((3, 1), True)],
 )
-def test_pooling_without_a_gradient_has_the_bits_of_stock_pooling(size, ceil_mode):
+def test_pooling_without_gradients_is_identical(size, ceil_mode):
     x = randn(2, 3, *size)
     x[0, 0, 0, 0] = torch.nan
     found = fast_double_backward(nn.MaxPool2d(2, ceil_mode=ceil_mode))(x)
@@ -110,13 +110,13 @@ def test_pooling_without_a_gradient_has_the_bits_of_stock_pooling(size, ceil_mod
 
 
 @pytest.mark.parametrize("size", [(7, 9), (8, 6), (2, 3)])
-def test_indices_of_pairs_are_those_of_stock_pooling(size):
+def test_pooling_indices_agree(size):
     x = randn(2, 3, *size).round(decimals=0)  # with many ties
     found = max_pool_of_pairs_with_indices(x)
     assert all(map(torch.equal, found, F.max_pool2d(x, 2, return_indices=True)))
 
 
-def test_indices_of_pairs_lie_in_the_image_whatever_its_values():
+def test_pooling_indices_stay_within_the_image():
     values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0])
     x = values[torch.arange(64) * 7 % 4].view(1, 1, 8, 8)
     y, indices = max_pool_of_pairs_with_indices(x, 2)
@@ -125,7 +125,7 @@ def test_indices_of_pairs_lie_in_the_image_whatever_its_values():
 
 
 class TestPrecision:
-    def test_autocast_gives_what_stock_autograd_gives_to_its_own_precision(self):
+    def test_autocast_is_as_precise_as_stock(self):
         model, labels = helpers.small(), torch.arange(8) % helpers.CLASSES
         x, errors = randn(8, 2, 12, 12, dtype=torch.float32), []
         _, exact = helpers.step(copy.deepcopy(model), x, labels)
@@ -138,13 +138,20 @@ class TestPrecision:
             errors.append(sum(float((g - e).norm() ** 2) for g, e in pairs) ** 0.5)
         assert errors[1] <= 1.5 * errors[0]
 
-    def test_half_precision_on_the_cpu_is_that_of_stock_autograd(self):
+    def test_float16_agrees_with_stock_autograd(self):
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), *pooled(3)[:2]).half()
         x, stock = randn(2, 2, 6, 6, dtype=torch.float16), copy.deepcopy(model)
         assert_same_second_order(fast_double_backward(model), stock, x, rtol=2e-2, atol=2e-3)
 
+    def test_bfloat16_keeps_scale_and_shift_precise(self):
+        stock = helpers.in_general_position(nn.BatchNorm2d(3)).eval().bfloat16()
+        stock.running_mean.fill_(60.0)  # rounded to bfloat16, a shift of 60 is off by up to 1/8
+        x = 60 + randn(4, 3, 8, 8, dtype=torch.bfloat16)
+        model = fast_double_backward(copy.deepcopy(stock))
+        assert_same_second_order(model, stock, x, rtol=2e-2, atol=1e-2)
 
-def test_an_input_without_gradient_still_gives_those_of_the_weights():
+
+def test_weight_gradients_need_no_input_gradient():
     model, x, gradients = helpers.small().double(), randn(3, 2, 12, 12), []
     for other in (fast_double_backward(copy.deepcopy(model)), model):
         other(x).square().sum().backward()

@@ -43,7 +43,7 @@ def batch():
     return torch.rand(8, 1, 6, 6, generator=torch.Generator().manual_seed(1)).double()
 
 
-def test_distributed_data_parallel_gives_the_gradients_of_one_process(tmp_path):
+def test_distributed_gradients_are_of_one_process(tmp_path):
     other = multiprocessing.get_context("spawn").Process(target=worker, args=(1, str(tmp_path)))
     other.start()
     worker(0, tmp_path)

@@ -109,7 +109,7 @@ def distance(found, wanted):
 
 @settings(few, max_examples=150)
 @given(random_networks(), penalties, one_of("contiguous", "channels-last", "laid out in the view"))
-def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
+def test_random_step_agrees_with_stock(drawn, penalty, order):
     model, x, labels = drawn
     wanted = step(copy.deepcopy(model), x, labels, penalty)
     if order == "channels-last":
@@ -123,7 +123,7 @@ def test_a_step_is_that_of_stock_autograd(drawn, penalty, order):
 
 @few
 @given(random_networks(), penalties)
-def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
+def test_random_evaluation_agrees_with_stock(drawn, penalty):
     model, *others = *drawn, penalty
     wanted = step(copy.deepcopy(model).eval(), *others)
     assert distance(step(evaluation_mode(model), *others), wanted) < 1e-11
@@ -131,7 +131,7 @@ def test_evaluation_mode_is_that_of_stock_autograd(drawn, penalty):
 
 @few
 @given(random_networks(), penalties)
-def test_rounding_in_float32_is_like_that_of_stock_autograd(drawn, penalty):
+def test_float32_rounding_is_like_stock(drawn, penalty):
     """Rounding may put an activation on the other side of its kink: rare, and the same for both."""
     model, x, labels = drawn
     exact = step(copy.deepcopy(model), x, labels, penalty)

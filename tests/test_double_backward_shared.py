@@ -78,7 +78,7 @@ class Streaming(nn.Module):
 
 class TestMaking:
     @pytest.mark.parametrize("make", [*MAKERS, folding_of, folded_copy, calls_of])
-    def test_leaves_the_network_and_random_numbers_alone(self, make):
+    def test_leaves_network_and_generator_alone(self, make):
         net, seen, x = Streaming().eval(), [], torch.rand(2, 2, 5, 5).requires_grad_()
         net(x)
         net.inner.register_forward_hook(lambda module, given, out: seen.append(out))
@@ -93,14 +93,14 @@ class TestMaking:
             assert not seen
             assert torch.equal(rng, torch.get_rng_state())
 
-    def test_shows_no_symbol_to_hooks_of_all_modules(self):
+    def test_hides_symbols_from_global_hooks(self):
         seen = []
         hook = nn.modules.module.register_module_forward_hook(lambda *given: seen.append(given))
         evaluation_mode(nn.Sequential(conv_and_norm()))
         hook.remove()
         assert not seen
 
-    def test_leaves_spectral_normalisation_in_training_mode_alone(self):
+    def test_leaves_spectral_normalisation_alone(self):
         conv = nn.utils.parametrizations.spectral_norm(nn.Conv2d(2, 3, 3))
         net = nn.Sequential(conv, nn.BatchNorm2d(3))
         before = statistics(net)
@@ -108,7 +108,7 @@ class TestMaking:
         evaluation_mode(net)
         assert changed(before, net) == 0
 
-    def test_lets_calls_reach_the_attributes_of_the_network(self):
+    def test_lets_calls_set_attributes(self):
         net = Streaming()
         evaluation_mode(net)(torch.rand(2, 2, 5, 5))
         assert net.calls == 1
@@ -118,7 +118,7 @@ class TestMaking:
 class TestMemory:
     @both
     @pytest.mark.parametrize("names", ["view last", "network last", "copies"])
-    def test_is_freed_with_the_last_name(self, make, names):
+    def test_is_freed_with_last_name(self, make, names):
         gc.collect()
         gc.disable()
         try:
@@ -143,7 +143,7 @@ class TestMemory:
             gc.enable()
 
     @both
-    def test_holds_one_class_of_views_for_a_class(self, make):
+    def test_holds_one_view_class_each(self, make):
         assert type(make(conv_and_norm())) is type(make(conv_and_norm(5)))
 
 
@@ -171,7 +171,7 @@ class Methods(nn.Module):
 
 
 class TestMethods:
-    def test_of_an_evaluation_view_run_in_evaluation_mode(self):
+    def test_run_in_evaluation_mode(self):
         net, x = Methods(), images()
         net.put_on_it = net.forward_features
         before, view = statistics(net), evaluation_mode(net)
@@ -201,7 +201,7 @@ class TestMethods:
         view.eval()
         assert not net.training
 
-    def test_of_top_gap_give_the_same_maps_twice(self):
+    def test_of_top_gap_are_deterministic(self):
         net = top_gap(dropout=0.5)
         view, x, labels = evaluation_mode(net), randn(3, 2, 16, 16), torch.arange(3)
         before = statistics(net)
@@ -232,7 +232,7 @@ def meeting():
 
 
 class TestThreads:
-    def test_one_that_trains_does_so_while_another_evaluates(self):
+    def test_one_trains_while_another_evaluates(self):
         net, x = meeting(), images()
         view, wanted, outputs = evaluation_mode(net), stock(net)(x), {}
         net[0].meet = net[4].meet = threading.Barrier(2)
@@ -242,7 +242,7 @@ class TestThreads:
         close(outputs["view"], wanted)
         assert all(module.training for module in net.modules())
 
-    def test_may_evaluate_through_one_view_at_once(self):
+    def test_may_share_a_view(self):
         net, x, left = meeting(), images(), threading.Event()
         view, wanted, before = evaluation_mode(net), stock(net)(x), statistics(net)
         kinds = [type(module) for module in net]
@@ -265,7 +265,7 @@ class TestThreads:
         in_threads(slow, quick)
         assert (changed(before, net), [type(module) for module in net]) == (0, kinds)
 
-    def test_may_turn_training_on_while_another_evaluates(self):
+    def test_may_start_training_meanwhile(self):
         net, x, outputs = meeting().eval(), images(), []
         view, wanted, before = evaluation_mode(net), stock(net)(x), statistics(net)
         net[0].meet = threading.Barrier(2)
@@ -280,7 +280,7 @@ class TestThreads:
         assert changed(before, net) == 0
         assert net[2].training
 
-    def test_may_copy_save_and_replicate_a_network_that_is_evaluated(self):
+    def test_may_copy_and_save_meanwhile(self):
         def call(outer, x):
             copies.extend(way(outer.net) for way in ways)
             copies.append(outer.net[1]._replicate_for_data_parallel())
@@ -300,7 +300,7 @@ class TestThreads:
             assert other.training
 
     @both
-    def test_replicas_of_views_run_with_their_own_weights(self, make):
+    def test_replicas_have_their_own_weights(self, make):
         net, x = conv_and_norm(), images()
         replica = make(net)._replicate_for_data_parallel()
         other = in_general_position(copy.deepcopy(net), seed=5)
@@ -371,7 +371,7 @@ class TestChanges:
         net[0], net[1], net[3] = net[1], net[3], net[0]
         assert_same_second_order(view, stock(net), images())
 
-    def test_another_order_of_layers_of_the_same_names(self):
+    def test_layers_called_in_another_order(self):
         orders = {
             "folds": lambda net, x: net.norm(net.conv(x)),
             "without norm": lambda net, x: F.relu(net.conv(x)),
@@ -435,7 +435,7 @@ PAIRS = {
 
 
 @cases(PAIRS)
-def test_keywords_of_functions_and_layers_are_taken(case):
+def test_keyword_arguments_of_layers(case):
     call, conv, norm = case
     net = in_general_position(Net(call, conv=conv(2, 3, 3), norm=norm(3)).double())
     x = randn(3, 2, 9, 9)
@@ -468,7 +468,7 @@ class TestTracing:
 
 
 @both
-def test_floating_point_functions_of_quantisation_are_accepted(make):
+def test_float_functional_is_accepted(make):
     sums = torch.ao.nn.quantized.FloatFunctional()
     net = Net(lambda net, x: net.sum.add_relu(net.conv(x), x), conv=nn.Conv2d(2, 2, 1), sum=sums)
     net = in_general_position(net.double())
@@ -480,7 +480,7 @@ class TestHooks:
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("where", ["0", "1", "0.0", "1.0", "all"])
-    def test_see_what_they_see_in_evaluation_mode(self, kind, where):
+    def test_see_values_of_evaluation_mode(self, kind, where):
         conv, norm, relu = conv_and_norm()
         net = nn.Sequential(nn.Sequential(conv), nn.Sequential(norm), relu)
         view, x = evaluation_mode(net), images().requires_grad_()
@@ -503,14 +503,14 @@ class TestHooks:
         assert results[0]
         close(results[1], results[0])
 
-    def test_may_keep_an_output_that_is_differentiated_by(self):
+    def test_may_keep_outputs_with_gradients(self):
         net, kept, results = nn.Sequential(*conv_and_norm()[:2]), [], []
         net[0].register_forward_hook(lambda module, given, out: kept.append(out))
         for model in (evaluation_mode(net), stock(net)):
             results.append(torch.autograd.grad(model(images()).square().sum(), kept[-1])[0])
         close(*results)
 
-    def test_that_change_what_a_block_hands_on_are_heard(self):
+    def test_may_change_outputs_of_blocks(self):
         conv, norm, _ = conv_and_norm()
         net, x = nn.Sequential(nn.Sequential(conv), norm), images()
         net[0].register_forward_hook(lambda module, given, out: 2 * out)
@@ -519,7 +519,7 @@ class TestHooks:
 
 
 class TestHessians:
-    def test_accept_an_evaluation_view_of_a_network_in_training_mode(self):
+    def test_accept_an_evaluation_view(self):
         net = net_of(conv_and_norm(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(48, 3))
         view, x, labels = evaluation_mode(net), images(), torch.tensor([0, 1, 2, 0])
         v, before = randn(4, 2, 6, 6, seed=3), statistics(net)
@@ -531,7 +531,7 @@ class TestHessians:
         assert net.training
         assert changed(before, net) == 0
 
-    def test_still_refuse_batch_statistics_and_training_mode(self):
+    def test_refuse_batch_statistics_and_training_mode(self):
         net = nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten())
         with pytest.raises(ValueError, match="normalises by statistics of the batch"):
             closed_form_hessian(evaluation_mode(net), images())
@@ -541,7 +541,7 @@ class TestHessians:
 
 class TestClasses:
     @both
-    def test_that_are_kept_in_registries_are_there_once(self, make):
+    def test_in_registries_are_registered_once(self, make):
         keys, names = [], []
 
         class Registers(type):
@@ -564,7 +564,7 @@ class TestClasses:
         close(view(images()), 2 * images())
 
     @both
-    def test_with_slots_are_refused_at_the_top_and_work_below(self, make):
+    def test_with_slots_work_as_submodules_only(self, make):
         class Slots(nn.Module):
             __slots__ = ("scale",)
 
@@ -579,7 +579,7 @@ class TestClasses:
             make(Slots())
         close(make(nn.Sequential(Slots()))(images()), 2 * images())
 
-    def test_that_are_lazy_are_refused_inside_an_evaluation_view(self):
+    def test_of_lazy_modules_are_refused(self):
         net = nn.Sequential(nn.LazyConv2d(2, 3), nn.LazyBatchNorm2d())
         with pytest.raises(ValueError, match=r"model\.0: .* got LazyConv2d; call it once"):
             evaluation_mode(net)

@@ -50,7 +50,7 @@ ACTIVATIONS = {
 
 
 @cases(ACTIVATIONS)
-def test_activations_are_their_formulas_to_the_third_derivative(case):
+def test_activations_have_exact_third_derivatives(case):
     agree(*case, 4 * randn(6, 8))  # on all three pieces
 
 
@@ -89,11 +89,11 @@ ATTENTION = {
 
 
 @cases(ATTENTION)
-def test_attention_is_its_formula_to_the_third_derivative(case):
+def test_attention_has_exact_third_derivatives(case):
     agree(*case, randn(2, 3, 8))
 
 
-def test_multi_head_attention_can_be_differentiated_twice():
+def test_multi_head_attention_has_second_derivatives():
     torch.manual_seed(0)
     layer = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
 
@@ -104,7 +104,7 @@ def test_multi_head_attention_can_be_differentiated_twice():
     agree(lambda x: attend(x, weights=False), lambda x: attend(x, weights=True), randn(2, 3, 8))
 
 
-def test_dropped_attention_is_that_of_stock_pytorch():
+def test_attention_with_dropout_agrees_with_stock():
     x, results = randn(2, 3, 8).requires_grad_(), []
     model = Net(lambda net, x: fused(dropout_p=0.5)(x))
     for function in (model, fast_double_backward(model)):

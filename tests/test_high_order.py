@@ -204,6 +204,16 @@ class TestInterpretation:
         assert (off.abs() < 1e-9).all()
         assert zero.any()
 
+    @each_method
+    @pytest.mark.parametrize("lambda1", [0.0, 0.1])
+    @pytest.mark.parametrize("scale", [2.0**-90, 2.0**90])
+    def test_squares_out_of_range(self, method, lambda1, scale):
+        loss = SurrogateLoss(randn(2, 8).float(), lambda v: v / 2, torch.ones(2))
+        expected = method(loss, lambda1=lambda1)
+        scaled = method(loss._replace(gradient=loss.gradient * scale), lambda1=lambda1 * scale)
+        assert torch.equal(scaled.maps, expected.maps * scale)
+        assert torch.equal(scaled.residual, expected.residual)
+
     def test_warning_without_convergence(self, loss, lambda1):
         two, one = Settings(tolerance=1e-9, max_iterations=2), Settings(1e-12, max_iterations=1)
         message = r"CASO did not converge for 3 of 3: residual .*allow"
@@ -408,6 +418,7 @@ class TestRefused:
         [
             ({"start": 0.0}, "start: expected a positive number, got 0"),
             ({"factor": 1.0}, "factor: expected a number above 1, got 1"),
+            ({"settings": Settings(shrink=1.0)}, "shrink: expected .* above 0 and below 1, got 1"),
             ({"sparsity": (0.9, 0.8)}, r"sparsity: expected 0 <= low < high <= 1, got \(0\.9, 0\."),
         ],
         ids=str,

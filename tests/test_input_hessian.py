@@ -215,9 +215,17 @@ class TestLanczos:
         found = leading_eigenpairs(lambda v: diagonal * v, torch.zeros_like(diagonal))
         torch.testing.assert_close(found.values, torch.tensor([[5.0]]).double(), rtol=1e-5, atol=0)
 
+    @pytest.mark.parametrize("scale", [2.0**-90, 2.0**90])
+    def test_squares_out_of_range(self, scale):
+        diagonal = torch.arange(6.0)[None]
+        expected = leading_eigenpairs(lambda v: diagonal * v, 1 + diagonal)
+        scaled = leading_eigenpairs(lambda v: scale * diagonal * v, scale * (1 + diagonal))
+        assert torch.equal(scaled.values, expected.values * scale)
+        assert torch.equal(scaled.residual, expected.residual)
+
 
 @pytest.mark.parametrize("way", ["closed", "true", "decomposition"])
-def test_the_network_is_left_as_it_was(images, way):
+def test_hessians_leave_the_network_alone(images, way):
     model = copy.deepcopy(PIECEWISE["batch normalisation"]).requires_grad_()
     x = images.clone().requires_grad_()
     with left_alone(model, x):
@@ -250,7 +258,7 @@ REFUSED = {
 }
 
 
-def test_a_sure_network_has_its_gradient_and_eigenvalue():
+def test_confident_network_keeps_gradient_and_eigenvalue():
     x, y = torch.zeros(1, 1, 1, 2).double(), torch.tensor([0])
     for margin in (1.0, 30.0, 60.0):
         linear = nn.Linear(2, 2).double()

@@ -52,7 +52,7 @@ class TestLandscape:
         close(sampled(certain, images), expected)
         close(expected_importance_landscape(certain, [images]), expected)
 
-    def test_expectation_weighs_classes_by_their_probability(self):
+    def test_expectation_weighs_classes_by_probability(self):
         weight, bias = randn(CLASSES, *SHAPE), torch.tensor([0.3, -0.2, 1.0]).double()
         images = 0.1 * randn(4, *SHAPE, seed=1)
         probs = (images.flatten(1) @ weight.flatten(1).T + bias).softmax(1)
@@ -82,14 +82,14 @@ class TestLandscape:
             assert sampled(model, images, create_graph=True).requires_grad
 
     @pytest.mark.parametrize("scale", [1e-25, 1e25])
-    def test_does_not_depend_on_the_scale_of_the_weights(self, scale):
+    def test_does_not_depend_on_weight_scale(self, scale):
         weight = randn(CLASSES, *SHAPE)
         models = [linear_network(w, [900.0, 0, 0]).float() for w in (weight, scale * weight)]
         expected, scaled = (sampled(model, torch.zeros(2, *SHAPE)) for model in models)
         assert torch.equal(expected > 0, torch.ones_like(expected) > 0)
         close(scaled, expected, 1e-5)
 
-    def test_of_a_network_that_ignores_its_input_is_zero_with_gradient_zero(self):
+    def test_of_constant_networks_is_zero(self):
         model = linear_network(torch.zeros(CLASSES, *SHAPE))
         landscape = sampled(model, randn(2, *SHAPE), create_graph=True)
         assert torch.equal(landscape, torch.zeros(SHAPE[1:], dtype=torch.float64))
@@ -129,7 +129,7 @@ class TestLandscape:
         with pytest.raises(ValueError, match=message):
             landscape_of(model.double().eval(), images)
 
-    def test_refuses_a_network_in_training_mode_but_not_a_view_in_evaluation_mode(self):
+    def test_refuses_training_mode_but_for_views(self):
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten()).double()
         images = randn(2, *SHAPE)
         with pytest.raises(ValueError, match="expected a network in evaluation mode"):
@@ -137,10 +137,6 @@ class TestLandscape:
         view = sampled(evaluation_mode(model), images)
         assert model.training
         close(view, sampled(model.eval(), images))
-
-    def test_of_no_images_is_refused(self):
-        with pytest.raises(ValueError, match="batches: expected at least one batch"):
-            expected_importance_landscape(nn.Flatten().eval(), [])
 
 
 class TestSampledClasses:
@@ -171,7 +167,7 @@ class TestScaledNorm:
 
 class TestLaplacian:
     @pytest.mark.parametrize("width", [3, 5])
-    def test_is_that_of_scipy_with_repeated_borders(self, width):
+    def test_agrees_with_scipy(self, width):
         kernel = np.ones((width, width))
         kernel[width // 2, width // 2] = 1 - width**2
         kernel /= np.abs(kernel).sum()
@@ -180,7 +176,7 @@ class TestLaplacian:
         close(laplacian(maps, kernel_width=width), torch.from_numpy(np.array(wanted)))
 
     @pytest.mark.parametrize("width", [2, 1, 0, -3, 4, 3.0, "3", None])
-    def test_refuses_a_width_that_has_no_middle(self, width):
+    def test_refuses_even_widths(self, width):
         with pytest.raises(ValueError, match=rf"kernel_width: expected an odd number.*{width!r}"):
             laplacian(torch.zeros(6, 6), kernel_width=width)
 
@@ -207,7 +203,7 @@ class TestTargetPenalty:
 
 
 class TestDataSmoothness:
-    def test_is_the_mean_over_images_however_they_are_cut(self):
+    def test_is_the_mean_over_images(self):
         images = randn(7, *SHAPE)
         each = [by_numpy(laplacian(image, kernel_width=5)) for image in images]
         expected = torch.stack(each).mean(0)
@@ -216,7 +212,7 @@ class TestDataSmoothness:
         assert float(expected.square().mean()) < 1
         close(data_smoothness([images[:1]]), by_numpy(laplacian(images[0])))
 
-    def test_does_not_depend_on_brightness_and_contrast(self):
+    def test_ignores_brightness_and_contrast(self):
         images = torch.randint(0, 256, (3, *SHAPE), generator=generator(), dtype=torch.uint8)
         expected = data_smoothness([images])
         assert expected.dtype == torch.float64
@@ -243,6 +239,10 @@ REFUSED = [
     (lambda: target_penalty(ONES, ONES.T), r"size of the landscape, \(6, 7\), got \(7, 6\)"),
     (lambda: target_penalty(ONES, 0 * ONES), "got zeros everywhere"),
     (lambda: data_smoothness([GREY * math.nan]), "infinity or NaN for image 0"),
+    (
+        lambda: expected_importance_landscape(nn.Flatten().eval(), []),
+        "at least one batch of images",
+    ),
     (lambda: data_smoothness([]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness([GREY]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness(SIZES), r"of one size, got \(6, 7\) and \(6, 6\) pixels"),
@@ -251,6 +251,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_landscapes_and_images_that_do_not_fit_are_refused(call, message):
+def test_unsuitable_landscapes_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

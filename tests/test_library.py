@@ -126,7 +126,7 @@ def test_the_wheel_holds_reglib_alone(wheel):
     assert backbones == {"timm", "torchvision"}
 
 
-def test_each_penalty_trains_where_reglib_may_import_torch_alone(printed):
+def test_penalties_need_torch_alone(printed):
     assert "ok 14" in printed
     assert "No module named 'suite'" in printed
     assert 'pip install ".[backbones]"' in printed
@@ -142,7 +142,7 @@ def test_the_example_of_the_readme_runs(printed):
     assert accuracies[2] > max(0.5, accuracies[0])  # of four classes
 
 
-def test_page_of_own_training_has_a_part_without_the_suite_and_one_with_it():
+def test_training_page_shows_both_ways():
     top, alone, suite = PARTS
     assert alone.startswith("With `reglib` alone")
     assert suite.startswith("With the suite")
@@ -153,7 +153,7 @@ def test_page_of_own_training_has_a_part_without_the_suite_and_one_with_it():
     assert '`pip install --editable ".[suite]"` in the checkout' in suite
 
 
-def test_types_of_the_installed_package_are_seen(python, tmp_path):
+def test_installed_package_is_typed(python, tmp_path):
     file, settings = tmp_path / "program.py", tmp_path / "mypy.ini"
     file.write_text(TYPED)
     settings.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")

@@ -81,14 +81,14 @@ def refuses(message):
     return pytest.raises(ValueError, match=message)
 
 
-def test_every_penalty_of_a_gradient_or_a_second_call_is_here():
+def test_every_penalty_is_covered():
     elsewhere = {"curvature_penalty", "target_penalty"}  # take landscapes
     penalties = {name for name in reglib.__all__ if name.endswith("_penalty")}
     assert penalties - elsewhere == ALL_OF_LOGITS.keys()
 
 
 @each(NETWORK_CALLS)
-def test_a_network_that_returns_no_tensor_is_refused(function):
+def test_network_without_tensor_output_is_refused(function):
     for pack in (lambda y: {"logits": y}, lambda y: (y, y), lambda y: None):
         kind = type(pack(0)).__name__
         packing = Net(lambda net, x, pack=pack: pack(net.layers(x)), layers=network()).eval()
@@ -97,7 +97,7 @@ def test_a_network_that_returns_no_tensor_is_refused(function):
 
 
 @each(NETWORK_CALLS)
-def test_a_function_has_a_landscape_and_is_else_no_network(function):
+def test_function_is_refused_but_for_landscapes(function):
     model = network()
     wanted = function(model, IMAGES)
     assert wanted is not None
@@ -108,7 +108,7 @@ def test_a_function_has_a_landscape_and_is_else_no_network(function):
             function(lambda x: model(x), IMAGES)
 
 
-def test_a_function_has_no_view_and_is_no_backbone():
+def test_function_has_no_view_or_backbone():
     views = reglib.evaluation_mode, reglib.fast_double_backward, folding_of, folded_copy
     for view in (*views, lambda model: calls_of(model, IMAGES)):
         with refuses(r"model: expected a .*Module, got function"):
@@ -143,7 +143,7 @@ def test_class_maps_have_four_dimensions():
 
 
 @each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
-def test_a_graph_that_begins_too_late_or_is_cut_is_explained(function):
+def test_missing_graph_is_explained(function):
     hint, x = re.escape("call inputs.requires_grad_() before the forward pass"), IMAGES.clone()
     logits = network()(x)
     with refuses(f"got independent ones; {hint}"):
@@ -193,7 +193,7 @@ def test_batches_are_of_images_alone(function):
         function(IMAGES)
 
 
-def test_a_batch_of_images_and_labels_has_no_landscape():
+def test_labelled_batch_has_no_landscape():
     with refuses("images: expected a PyTorch Tensor, got list"):
         OF_ANY_CALLABLE["importance_landscape"](network(), next(iter(LOADER)))
 

@@ -34,7 +34,7 @@ def check_first_alone_converged(found, expected):
 
 class TestEigenpairs:
     @pytest.mark.parametrize("k", [1, 2])
-    def test_of_an_infinite_slope_have_not_converged(self, k):
+    def test_with_infinite_slopes_have_not_converged(self, k):
         closed, alone = (lib.closed_form_hessian(ROOT, images) for images in (IMAGES, IMAGES[:1]))
         found = lib.hessian_eigenpairs(closed, k=k)
         check_first_alone_converged(found, lib.hessian_eigenpairs(alone, k=k))
@@ -53,7 +53,7 @@ class TestEigenpairs:
         check_first_alone_converged(found, expected)
 
     @pytest.mark.parametrize(("row", "after"), [(1, 4), (0, 3)], ids=["late", "converged"])
-    def test_of_products_that_break_late_are_those_that_had_converged(self, row, after):
+    def test_that_converged_survive_later_failures(self, row, after):
         """The first image converges in one product, the second does not."""
         made, broken = [], torch.ones(2, 1)
         broken[row] = torch.nan
@@ -70,12 +70,7 @@ class TestEigenpairs:
         assert found.values[0] == pytest.approx(5.0)
         assert row or found.values[1] == pytest.approx(6.0)
 
-    def test_of_products_that_overflow_have_not_converged(self):
-        values = torch.tensor([[4.0, 3.0, 2.0, 1.0], [4e25, 3e25, 2e25, 1e25]])
-        found = lib.leading_eigenpairs(diagonal(values), torch.ones(2, 4))
-        assert found.converged.tolist() == [True, False]
-
-    def test_no_product_is_made_once_all_are_broken(self):
+    def test_stop_once_all_are_broken(self):
         made = []
         found = lib.leading_eigenpairs(lambda v: made.append(1) or torch.nan * v, torch.ones(2, 50))
         assert not found.converged.any()
@@ -83,7 +78,7 @@ class TestEigenpairs:
 
 
 class TestDecomposition:
-    def test_of_an_infinite_slope_is_refused_and_of_the_others_is_fine(self):
+    def test_refuses_infinite_slopes_only(self):
         with pytest.raises(ValueError, match=r"eigenvalues: expected finite .* for image 1;"):
             lib.decomposition(ROOT, IMAGES)
         pairs = lib.hessian_eigenpairs(lib.closed_form_hessian(ROOT, IMAGES[:1]))
@@ -114,13 +109,11 @@ def loss(gradient, curvature):
 
 
 FINE = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
-SOLVERS = ["conjugate gradients", "FISTA"]
-by_both_solvers = pytest.mark.parametrize("lambda1", [0.0, 0.1], ids=SOLVERS)
 
 
 @pytest.mark.filterwarnings("ignore:CASO did not converge:RuntimeWarning")
 class TestInterpretation:
-    @by_both_solvers
+    @pytest.mark.parametrize("lambda1", [0.0, 0.1], ids=["CG", "FISTA"])
     @pytest.mark.parametrize("broken", BROKEN)
     @pytest.mark.parametrize("where", ["gradient", "curvature"])
     def test_caso_has_not_converged(self, lambda1, broken, where):
@@ -135,11 +128,6 @@ class TestInterpretation:
             found = cafo(loss(gradient, curvature), lambda1=0.1)
             assert found.converged.tolist() == [True, False]
             assert cafo(loss(FINE, torch.ones(2)), lambda1=0.1).converged.all()
-
-    @by_both_solvers
-    def test_caso_of_a_gradient_whose_norm_overflows_has_not_converged(self, lambda1):
-        found = caso(loss(FINE * torch.tensor([[1.0], [1e30]]), torch.ones(2)), lambda1=lambda1)
-        assert found.converged.tolist() == [True, False]
 
     def test_a_broken_map_is_not_chosen(self):
         found, expected = (

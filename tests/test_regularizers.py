@@ -12,7 +12,7 @@ from torch import nn
 
 from reglib.double_backward import fast_double_backward
 from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
-from reglib.regularizers import finite_difference_penalty, input_gradient_penalty
+from reglib.regularizers import activation_l1, finite_difference_penalty, input_gradient_penalty
 from reglib.top_gap import class_map_l1
 from suite.errors import UsageError
 from suite.networks import build_network
@@ -132,7 +132,7 @@ def test_every_penalty_is_tested_here():
     assert {case.name for case in CASES.values()} == PENALTIES.keys()
 
 
-def test_settings_of_a_penalty_are_the_arguments_that_no_step_holds():
+def test_penalty_settings_are_its_other_arguments():
     def function(inputs, labels, *, radius, order=2):
         return inputs.sum(1) * radius + labels * order
 
@@ -145,7 +145,7 @@ def test_settings_of_a_penalty_are_the_arguments_that_no_step_holds():
 
 
 @each_case
-def test_one_finite_value_for_each_sample_and_all_else_is_left_as_it_was(penalty, setting):
+def test_penalty_is_finite_and_changes_nothing(penalty, setting):
     model = network_for(penalty, setting)
     only_forward = copy.deepcopy(model)
     only_forward(images())
@@ -167,7 +167,7 @@ def test_one_finite_value_for_each_sample_and_all_else_is_left_as_it_was(penalty
 
 
 @each_case
-def test_least_where_the_output_does_not_depend_on_the_input(penalty, setting):
+def test_penalty_is_least_for_constant_outputs(penalty, setting):
     model = network_for(penalty, setting)
     last = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
     for parameter in (model if penalty.name == "activation_l1" else last).parameters():
@@ -215,7 +215,7 @@ def finite_difference(penalty, model, directions, step=1e-6):
 
 
 @each_case
-def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
+def test_penalty_under_bfloat16_autocast(penalty, setting):
     model = network_for(penalty, setting).float()
     exact = penalty(step_of(copy.deepcopy(model), images(torch.float32)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -230,7 +230,7 @@ def test_bfloat16_autocast_gives_nearly_the_same(penalty, setting):
 
 
 @each_case
-def test_channels_last_and_fast_double_backpropagation_give_the_same(penalty, setting):
+def test_penalty_in_other_layouts_and_views(penalty, setting):
     model = network_for(penalty, setting)
     others = [copy.deepcopy(model).to(memory_format=torch.channels_last)]
     if penalty.third_order and model.training:
@@ -251,7 +251,7 @@ def test_channels_last_and_fast_double_backpropagation_give_the_same(penalty, se
 
 @pytest.mark.gpu
 @each_case
-def test_cuda_gives_the_same(penalty, setting):
+def test_penalty_on_cuda(penalty, setting):
     model = network_of(setting)
     if penalty.name in RANDOM:
         pytest.skip("the generators of the two devices give other numbers")
@@ -271,7 +271,7 @@ class TestInputGradientPenalty:
         errors = logits.detach().softmax(1) - F.one_hot(LABELS, 4)
         torch.testing.assert_close(values, (errors @ weight).square().sum(1), rtol=1e-12, atol=0)
 
-    def test_of_a_sample_does_not_depend_on_the_batch(self):
+    def test_needs_no_batch(self):
         model = network_of(PLAIN)
         together = PENALTIES["input_gradient"](step_of(model, images()))
         for b in range(BATCH):
@@ -279,7 +279,7 @@ class TestInputGradientPenalty:
             alone = input_gradient_penalty(model(x), LABELS[b : b + 1], x)
             torch.testing.assert_close(together[b : b + 1], alone, rtol=1e-12, atol=0)
 
-    def test_under_batch_statistics_differentiates_the_summed_loss(self):
+    def test_sums_the_losses_under_batch_statistics(self):
         model, x = network_of(TRAINING), images().requires_grad_()
         logits = model(x)
         values = input_gradient_penalty(logits, LABELS, x)
@@ -326,7 +326,7 @@ class TestFiniteDifferences:
 
 class TestLandscapePenalties:
     @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-    def test_are_those_of_the_batch_in_evaluation_mode(self, setting):
+    def test_use_evaluation_mode(self, setting):
         model = network_of(setting)
         curvature = penalties.landscape_curvature(step_of(model, images()), kernel_width=5)
         target = penalties.landscape_target(step_of(model, images()), kernel_width=5)
@@ -341,14 +341,14 @@ class TestLandscapePenalties:
             distance = (landscape - data_smoothness([images()], kernel_width=5)).square().mean()
             torch.testing.assert_close(target, distance.expand(BATCH), rtol=1e-12, atol=0)
 
-    def test_draw_their_classes_from_the_generator_of_the_step(self):
+    def test_draw_classes_from_the_generator(self):
         step = step_of(network_of(PLAIN), images())
         values = [penalties.landscape_curvature(step) for _ in range(8)]
         assert len({float(v[0].detach()) for v in values}) > 1
         step.generator.manual_seed(9)
         assert torch.equal(penalties.landscape_curvature(step), values[0])
 
-    def test_take_a_batch_of_one_under_batch_normalisation(self):
+    def test_take_a_batch_of_one(self):
         model, x, generator = network_of(TRAINING), images()[:1], torch.Generator().manual_seed(3)
         step = PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator)
         with left_alone(model):
@@ -356,7 +356,7 @@ class TestLandscapePenalties:
         expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
         torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
 
-    def test_refuse_what_they_cannot_do(self):
+    def test_refuse_impossible_steps(self):
         step = step_of(network_of(PLAIN), images())
         with pytest.raises(ValueError, match=r"context: expected TrainingContext.* got None"):
             penalties.landscape_target(step._replace(context=None))
@@ -377,7 +377,7 @@ class TestLandscapePenalties:
 
 
 class TestClassMapL1:
-    def test_takes_the_maps_of_the_same_forward_pass(self):
+    def test_takes_maps_of_the_forward_pass(self):
         model, passes = network_of(TOP_GAP["Top-GAP in training mode"]), []
         model.classifier.register_forward_hook(lambda module, given, output: passes.append(output))
         step = step_of(model, images())
@@ -393,7 +393,11 @@ class TestClassMapL1:
         class_map_l1(maps).sum().backward()
         assert torch.equal(maps.grad, maps.detach().sign() / 4)
 
-    def test_asks_for_a_network_with_class_maps(self):
+    def test_sums_beyond_the_range_of_float16(self):
+        maps = torch.full((1, 10, 100, 100), 2.0, dtype=torch.float16)
+        assert class_map_l1(maps) == activation_l1([maps]) == 2
+
+    def test_needs_class_maps(self):
         step = step_of(network_of(PLAIN), images())
         assert step.class_maps is None
         with pytest.raises(UsageError, match="expected a network with a TopGAP layer, got LeNet5"):
@@ -401,7 +405,7 @@ class TestClassMapL1:
 
 
 class TestActivationL1:
-    def test_takes_the_outputs_of_the_activation_layers(self):
+    def test_takes_outputs_of_activation_layers(self):
         model, outputs, x = network_of(PLAIN), [], images()
         step = step_of(model, images())
         for layer in model:
@@ -414,13 +418,13 @@ class TestActivationL1:
         with pytest.raises(ValueError, match="layers: expected last or all, got 'lst'"):
             PENALTIES["activation_l1"](step, layers="lst")
 
-    def test_asks_for_a_step_with_activations(self):
+    def test_needs_activations(self):
         step = forward(network_of(PLAIN), images(), LABELS, torch.Generator())
         with pytest.raises(UsageError, match=r"got none; LeNet5 must .* with_activations=True"):
             PENALTIES["activation_l1"](step)
 
 
-def test_a_step_that_fails_leaves_no_hook():
+def test_failed_step_leaves_no_hook():
     model = network_of(TOP_GAP["Top-GAP of the last map"])
     with left_alone(model), pytest.raises(RuntimeError):
         step_of(model, images()[:, :1])

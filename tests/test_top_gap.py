@@ -44,10 +44,7 @@ def count(network):
     return sum(p.numel() for p in network.parameters())
 
 
-# Pooling; values and gradients are those of torch.topk in test_blocked_pooling.py
-
-
-def test_k_of_one_of_all_and_of_a_share():
+def test_k_as_number_and_as_share():
     maps = randn(3, 4, 5, 6)
     for k in (1, 1e-9):
         assert torch.equal(top_gap(maps, k=k), F.adaptive_max_pool2d(maps, 1)[:, :, 0, 0])
@@ -57,7 +54,7 @@ def test_k_of_one_of_all_and_of_a_share():
         assert torch.equal(top_gap(maps, k=share), top_gap(maps, k=k))
 
 
-def test_function_transforms_and_half_precision_give_those_of_topk():
+def test_transforms_and_bfloat16_agree_with_topk():
     maps = randn(3, 2, 4, 5)
     by_transform = torch.func.vmap(torch.func.grad(lambda m: top_gap(m[None], k=4).sum()))(maps)
     (expected,) = torch.autograd.grad(by_topk(x := maps.clone().requires_grad_(), 4).sum(), x)
@@ -67,7 +64,7 @@ def test_function_transforms_and_half_precision_give_those_of_topk():
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64, Fraction])
-def test_k_may_be_a_number_of_numpy(kind):
+def test_k_may_be_a_numpy_number(kind):
     k, same = (kind(3), 3) if issubclass(kind, np.integer) else (kind(1) / 2, 0.5)
     maps, layer = randn(2, 3, 5, 6), TopGAP(k)
     for found in (top_gap(maps, k=k), top_gap_and_l1(maps, k=k).logits, layer(maps)):
@@ -84,7 +81,7 @@ def test_k_out_of_range_is_refused_at_once(k):
         TopGAP(k)
 
 
-def test_maps_that_do_not_fit_are_refused():
+def test_unsuitable_maps_are_refused():
     with pytest.raises(ValueError, match=r"an integer from 1 to 16, the locations .*got 17"):
         TopGAP(17)(torch.zeros(1, 1, 4, 4))
     with pytest.raises(ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"):
@@ -93,8 +90,6 @@ def test_maps_that_do_not_fit_are_refused():
 
 # Table 1. No arrangement of 3 or 4 maps and 3 x 3 convolutions has the 8.03M of the paper for
 # DenseNet-121.
-
-
 @pytest.mark.parametrize(
     ("make", "name", "classes", "unmodified", "top_gap"),
     [
@@ -103,18 +98,15 @@ def test_maps_that_do_not_fit_are_refused():
         (models.get_model, "densenet121", 1000, 7_978_856, 13_699_944),
     ],
 )
-def test_parameters_are_those_of_table_1_but_for_densenet(make, name, classes, unmodified, top_gap):
+def test_parameter_counts_of_table_1(make, name, classes, unmodified, top_gap):
     with torch.device("meta"):
         assert count(make(name, num_classes=classes)) == unmodified
         network = TopGAPNet(name, classes, k=256)
     assert count(network) == top_gap
 
 
-# Feature maps
-
-
 @pytest.mark.parametrize("name", ["resnet18", "densenet121", "efficientnet_b0", "convnext_tiny"])
-def test_feature_maps_are_those_of_timm_and_torchvision(name):
+def test_feature_maps_of_timm_and_torchvision(name):
     with torch.device("meta"):
         found = feature_maps(timm.create_model(name)).maps
         listed = timm.create_model(name, features_only=True).feature_info
@@ -125,7 +117,7 @@ def test_feature_maps_are_those_of_timm_and_torchvision(name):
     assert [224 // m.size[0] for m in found] == listed.reduction()
 
 
-def test_a_block_that_shrinks_its_input_by_its_second_convolution_stays_whole():
+def test_block_with_late_stride_stays_whole():
     def strided():
         layers = {"first": nn.Conv2d(3, 3, 3, 1, 1), "second": nn.Conv2d(3, 3, 3, 2, 1)}
         return Net(lambda net, x: net.second(net.first(x)), **layers)
@@ -134,7 +126,7 @@ def test_a_block_that_shrinks_its_input_by_its_second_convolution_stays_whole():
     assert [m.name for m in feature_maps(blocks, image_size=16).maps] == ["0", "1", "2"]
 
 
-def test_cam_is_as_large_as_in_the_paper():
+def test_class_map_sizes_are_the_papers():
     network = TopGAPNet("resnet18", 3, k=256, width=2).eval()
     with torch.no_grad():
         assert network.class_maps(torch.zeros(1, 3, 224, 224)).shape == (1, 3, 56, 56)
@@ -142,7 +134,7 @@ def test_cam_is_as_large_as_in_the_paper():
 
 
 @pytest.mark.parametrize("make", [models.resnet18, partial(timm.create_model, "efficientnet_b0")])
-def test_without_the_three_parts_it_is_the_unmodified_network(make):
+def test_without_its_parts_network_is_unmodified(make):
     unmodified = make(num_classes=4).eval()
     network = TopGAPNet(unmodified, 4, k=1.0, fpn=False).eval()
     assert count(network) == count(unmodified)
@@ -154,7 +146,7 @@ def test_without_the_three_parts_it_is_the_unmodified_network(make):
         torch.testing.assert_close(network(x), unmodified(x), rtol=1e-4, atol=1e-5)
 
 
-def test_class_maps_are_the_sum_of_upsampled_convolutions():
+def test_class_maps_sum_upsampled_convolutions():
     network, x = small(n_maps=2), images()
     features = network.backbone(x)
     assert [f.shape[-1] for f in features] == [8, 4]
@@ -172,7 +164,7 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(network(x), network(x))
 
 
-def test_parts_of_the_backbone_follow_its_mode():
+def test_backbone_parts_follow_its_mode():
     drop = Net(lambda net, x: net.conv(F.dropout(x, 0.5, net.training)), conv=nn.Conv2d(2, 4, 3))
     backbone = nn.Sequential(drop, nn.Conv2d(4, 4, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     network, x = TopGAPNet(backbone, 5, k=3, width=8, image_size=16), images()
@@ -196,37 +188,32 @@ TWO = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3, 2))
 BRANCHING = Net(lambda net, x: net.convs(x if x.shape[1] < 2 else x[:, :1]), convs=TWO)
 DENSE = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 SMALL = ResNet(2, 16, 10, width=4, blocks=(1, 1, 1))
-TOO_MANY = {"image_size": 16, "n_maps": 4}
 ONE_SIZE = r"on an image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only"
-BRANCHES = r"expected a network that torch\.fx can trace, got Net"
 
 REFUSED = {
     "name": ("resnet_18", {}, r"backbone: expected the name .*'resnet_18'; near it: .*resnet18"),
     "one size": (VIT, {}, ONE_SIZE),
     "no convolution": (DENSE, {}, r"got Sequential, which holds no nn\.Conv2d"),
     "size": (LENET, {"image_size": 9}, r"cannot be run on an image of shape \(1, 9, 9\)"),
-    "branching": (BRANCHING, {"image_size": 16}, BRANCHES),
-    "maps": (SMALL, TOO_MANY, r"n_maps: expected 1 to 3, .*'3' 16 x 16.*got 4"),
+    "branching": (BRANCHING, {"image_size": 16}, r"that torch\.fx can trace, got Net"),
+    "maps": (SMALL, {"image_size": 16, "n_maps": 4}, r"n_maps: expected 1 to 3, .*16 x 16.*got 4"),
 }
 
 
 @pytest.mark.parametrize(("backbone", "options", "message"), REFUSED.values(), ids=REFUSED)
-def test_backbones_that_cannot_be_used_are_refused(backbone, options, message):
+def test_unsuitable_backbones_are_refused(backbone, options, message):
     with pytest.raises(ValueError, match=message):
         TopGAPNet(backbone, 3, k=1, **options)
 
 
-def test_a_backbone_that_asserts_the_size_of_its_images_is_refused():
+def test_backbone_with_fixed_size_is_refused():
     for build in (feature_maps, partial(TopGAPNet, num_classes=3, k=1)):
         with pytest.raises(ValueError, match=r"shape \(3, 96, 96\) .*; give the image_size that"):
             build(timm.create_model(VIT), image_size=96)
 
 
-# Class activation maps
-
-
 @pytest.mark.parametrize("k", [1.0, 3])
-def test_without_the_pyramid_the_map_is_the_grad_cam_of_what_the_head_pools(k):
+def test_map_without_pyramid_is_grad_cam(k):
     """Definition 3.4 of the paper, by automatic differentiation, whatever k is."""
     torch.manual_seed(0)  # with others no location may have a negative sum
     network, x, classes = small(k=k, fpn=False), images(), torch.tensor([4, 1])
@@ -239,7 +226,7 @@ def test_without_the_pyramid_the_map_is_the_grad_cam_of_what_the_head_pools(k):
     assert not torch.allclose(found, scaled_maps(signed, (16, 16)))
 
 
-def test_class_activation_maps_are_the_maps_of_the_class_upsampled_and_scaled():
+def test_class_activation_maps_are_scaled_maps():
     network, x = small(), images()
     maps = network.class_activation_maps(x, torch.tensor([4, 1]))
     assert maps.shape == (2, 16, 16)
@@ -250,7 +237,7 @@ def test_class_activation_maps_are_the_maps_of_the_class_upsampled_and_scaled():
         assert (maps[b].min(), maps[b].max()) == (0, 1)
 
 
-def test_maps_are_scaled_to_nothing_where_constant_and_refused_where_not_finite():
+def test_scaling_of_constant_and_nonfinite_maps():
     assert torch.equal(scaled_maps(torch.full((1, 2, 2), 3.0), (4, 4)), torch.zeros(1, 4, 4))
     maps = torch.zeros(3, 2, 2)
     maps[1, 0, 0], maps[2, 1, 1] = torch.inf, torch.nan
@@ -258,10 +245,7 @@ def test_maps_are_scaled_to_nothing_where_constant_and_refused_where_not_finite(
         scaled_maps(maps, (4, 4))
 
 
-# How networks are used
-
-
-def test_channels_last_autocast_and_views_give_nearly_the_same():
+def test_network_in_other_layouts_and_types():
     network, x, last = small(), images(), {"memory_format": torch.channels_last}
     expected, folded = network(x), folded_copy(network)
     torch.testing.assert_close(copy.deepcopy(network).to(**last)(x.contiguous(**last)), expected)
@@ -272,14 +256,14 @@ def test_channels_last_autocast_and_views_give_nearly_the_same():
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
 
 
-def test_an_exported_network_takes_any_batch():
+def test_exported_network_takes_any_batch():
     network, sizes = small(), {"images": {0: torch.export.Dim("batch", min=2)}}
     exported = torch.export.export(network, (images(),), dynamic_shapes=sizes)
     x = images(5, seed=3)
     torch.testing.assert_close(exported.module()(x), network(x))
 
 
-def test_a_backbone_of_any_type_is_taken():
+def test_backbone_may_have_any_dtype():
     backbone = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2))
     for dtype in (torch.float64, torch.bfloat16):
         network = TopGAPNet(backbone.to(dtype), 5, k=3, width=8, image_size=16).to(dtype)
@@ -341,7 +325,7 @@ class TestSavedWhole:
     ("k", "view"),
     [(1.0, copy.deepcopy), (7, copy.deepcopy), (0.5, fast_double_backward), (64, evaluation_mode)],
 )
-def test_a_traced_network_is_saved_and_takes_any_batch(k, view):
+def test_traced_network_takes_any_batch(k, view):
     network, file, x = small(k), io.BytesIO(), images(5, seed=3)
     torch.jit.save(torch.jit.trace(view(network), images().requires_grad_()), file)
     file.seek(0)

@@ -30,7 +30,7 @@ class Recorded(torch.autograd.Function):
         return gradient, gradient
 
 
-def test_will_run_knows_by_which_tensor_is_differentiated():
+def test_will_run_knows_what_is_differentiated():
     leaves = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     for wanted in (0, 1):
         torch.autograd.grad(Recorded.apply(*[leaf * 2 for leaf in leaves]).sum(), leaves[wanted])
@@ -95,7 +95,7 @@ KINDS = ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_bac
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hooks_of_a_module_and_of_all_modules_are_seen(kind):
+def test_module_and_global_hooks_are_seen(kind):
     module, other = nn.Identity(), nn.Identity()
     assert not private.is_hooked(module)
     handle = getattr(module, f"register_{kind}")(lambda *_: None)

@@ -10,24 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from reglib._common import copied
+from reglib._common import copy_network
 from reglib._torch_private import BatchNorm, is_hooked, saved_tensors_are_hooked
 from reglib.double_backward.functions import Convolution
 from reglib.double_backward.layers import ATTENTION, HANDLERS, FastLayers
-from reglib.double_backward.layout import named
-from reglib.double_backward.modules import INSIDE, View, check, in_evaluation_mode, view_of, viewed
+from reglib.double_backward.layout import pick
+from reglib.double_backward.modules import INSIDE, View, check, in_evaluation_mode, unwrap, view_of
 from reglib.double_backward.normalisation import ScaleShift, scale_and_shift
 
-PIECEWISE_LINEAR_MODULES: set[Any] = named(
+PIECEWISE_LINEAR_MODULES: set[Any] = pick(
     nn,
     "Conv2d Linear ReLU ReLU6 LeakyReLU Hardtanh PReLU Identity Flatten PixelShuffle Dropout "
     "Dropout2d MaxPool2d AvgPool2d AdaptiveAvgPool2d AdaptiveMaxPool2d ZeroPad2d ReflectionPad2d",
 )
 PIECEWISE_LINEAR_FUNCTIONS: set[Any] = {
     *(function for function in HANDLERS if function not in ATTENTION),
-    *named(F, "linear dropout dropout2d pad interpolate"),
-    *named(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
-    *named(operator, "add iadd sub neg getitem eq"),
+    *pick(F, "linear dropout dropout2d pad interpolate"),
+    *pick(torch, "flatten cat stack add sub mean sum squeeze unsqueeze _assert"),
+    *pick(operator, "add iadd sub neg getitem eq"),
     getattr,
 }
 PIECEWISE_LINEAR_METHODS = set(
@@ -42,9 +42,11 @@ class Folding(NamedTuple):
     Args:
         folded: name of a convolution by name of the batch normalisation that goes into it.
         kept: reason by name of a batch normalisation that stays by itself.
-        nonlinear: reason by name of what is not known to be linear on pieces. If nothing is, a
-            logit's input gradient is differentiated in 4F, not 6F: it depends on the weights, but
-            not on the activations.
+        nonlinear: reason by name of what is not known to be piecewise linear in the input:
+            modules, functions and methods outside of the `PIECEWISE_LINEAR_*` lists; products of
+            values that vary with the input, weights of layers included; batch statistics; modules
+            with hooks. If it is empty, a logit's input gradient is differentiated in 4F, not 6F: it
+            depends on the weights, but not on the activations.
     """
 
     folded: dict[str, str]
@@ -79,7 +81,7 @@ def evaluation_mode(model: nn.Module) -> Any:
         RuntimeError: in the call, activation checkpointing in a network in training mode.
     """
     check(model, lazy=False)
-    return view_of(viewed(model), Evaluation)
+    return view_of(unwrap(model), Evaluation)
 
 
 def folded_copy(model: nn.Module) -> Any:
@@ -92,19 +94,19 @@ def folded_copy(model: nn.Module) -> Any:
         ValueError: as `evaluation_mode`.
     """
     folded = folding_of(model).folded
-    model = copied(viewed(model)).eval().requires_grad_(False)
+    model = copy_network(unwrap(model)).eval().requires_grad_(False)
     modules: dict[str, Any] = dict(model.named_modules())
     hooked = any(map(is_hooked, modules.values()))
     for norm_name, conv_name in folded.items() if not hooked else ():
         n, conv = modules[norm_name], modules[conv_name]
         s, t = scale_and_shift(n.weight, n.bias, n.running_mean, n.running_var, n.eps)
         weights = _fold(s, t, conv.weight, conv.bias)
-        conv.weight, conv.bias = (nn.Parameter(value, False) for value in weights)
-        model.set_submodule(norm_name, _without_normalisation(n))
+        conv.weight, conv.bias = (nn.Parameter(v.to(conv.weight.dtype), False) for v in weights)
+        model.set_submodule(norm_name, _remove_normalisation(n))
     return model
 
 
-def _without_normalisation(norm: nn.Module) -> nn.Module:
+def _remove_normalisation(norm: nn.Module) -> nn.Module:
     """Return what a layer does besides: timm's layers have the activation in them."""
     if type(norm) is nn.BatchNorm2d:
         return nn.Identity().eval()
@@ -150,16 +152,14 @@ class _FoldingLayers(FastLayers):
 
     switched = folds = False  # whether modules were in training mode; whether nothing is hooked
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.switched and saved_tensors_are_hooked():
             raise RuntimeError(
                 "evaluation_mode: expected no activation checkpointing, which runs layers after "
                 "the call, in a network in training mode; call .eval() first"
             )
         result = super().__torch_function__(func, types, args, kwargs)
-        return _at_once(result) if func is F.batch_norm and self.folds else result
+        return _fold_output(result) if func is F.batch_norm and self.folds else result
 
 
 class _Known(Convolution):
@@ -172,7 +172,7 @@ class _Known(Convolution):
         return output
 
 
-def _at_once(y: Tensor) -> Tensor:
+def _fold_output(y: Tensor) -> Tensor:
     """Return an output with the graph of one convolution, if it is the scaled output of one."""
     norm: Any = y.grad_fn
     conv = norm.next_functions[0][0] if isinstance(norm, ScaleShift._backward_cls) else None
@@ -196,10 +196,10 @@ def folding_of(model: nn.Module) -> Folding:
         ValueError: as `evaluation_mode`.
     """
     check(model, lazy=False)
-    modules: dict[str, Any] = dict(viewed(model).named_modules())
+    modules: dict[str, Any] = dict(unwrap(model).named_modules())
     norms = [name for name, module in modules.items() if isinstance(module, BatchNorm)]
     try:
-        probe = copied(viewed(model)).to("meta")
+        probe = copy_network(unwrap(model)).to("meta")
         with in_evaluation_mode(probe), torch.random.fork_rng(devices=[]):
             graph = _Tracer().trace(probe)
     except Exception as error:  # noqa: BLE001 - whatever the network does with a symbol
@@ -218,7 +218,12 @@ def folding_of(model: nn.Module) -> Folding:
         if not kept[name]:
             folded[name] = conv
             del kept[name]
-    reasons = {str(node): _why_nonlinear(node, modules) for node in graph.nodes}
+    varying: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or varying & {*node.all_input_nodes}:
+            varying.add(node)
+    reasons = {str(node): _why_nonlinear(node, modules, varying) for node in graph.nodes}
+    reasons |= {n: f"{n or 'model'} has a hook" for n, m in modules.items() if is_hooked(m)}
     return Folding(folded, kept, {name: why for name, why in reasons.items() if why})
 
 
@@ -245,9 +250,9 @@ def _calls(
         elif node.op == "call_function" and node.target is function:
             name = [*node.meta.get("nn_module_stack", {"": ("",)}).values()][-1][0]
             state = modules[name]._parameters | modules[name]._buffers
-            own = [None if state.get(n, n) is None else f"{name}.{n}" for n in names.split()]
-            given = [getattr(v, "target", v) for v in (*node.args, *node.kwargs.values())]
-            if all(value in given for value in own):
+            targets = [None if state.get(n, n) is None else f"{name}.{n}" for n in names.split()]
+            arguments = [getattr(v, "target", v) for v in (*node.args, *node.kwargs.values())]
+            if all(target in arguments for target in targets):
                 calls[node] = name
     return calls
 
@@ -264,8 +269,8 @@ def _convolution_before(
     if weight is None:
         return name, f"the weight of {name} is not a parameter"
     sharing = [p for m in modules.values() for p in m._parameters.values() if p is weight]
-    own = f"{name}.weight", f"{name}.bias"
-    reads = [n for n in norm.graph.nodes if n.target in own and {*n.users} - {before}]
+    parameters = f"{name}.weight", f"{name}.bias"
+    reads = [n for n in norm.graph.nodes if n.target in parameters and {*n.users} - {before}]
     if reads or list(convs.values()).count(name) > 1 or len(sharing) > 1:
         return name, f"{name} or its weight is used more than once"
     if any(user is not norm and not _reads_shape(user) for user in before.users):
@@ -282,8 +287,11 @@ def _reads_shape(node: fx.Node) -> bool:
     return name in ("dim", "size", "ndim", "shape", "dtype", "device")
 
 
-def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
-    """Return why a node of the graph is not known to be linear on pieces; None if it is."""
+def _why_nonlinear(node: fx.Node, modules: Mapping[str, Any], varying: set[fx.Node]) -> str | None:
+    """Return why a node is not known to be piecewise linear in the nodes that vary with the input.
+
+    None stands for a node that is.
+    """
     target: Any = node.target
     if node.op == "call_module":
         module = modules[target]
@@ -293,8 +301,14 @@ def _why_nonlinear(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | Non
         return None if linear else f"{target} is a {type(module).__name__}"
     if node.op == "call_method":
         return None if target in PIECEWISE_LINEAR_METHODS else f"the method {target} is called"
-    if node.op == "call_function" and target not in PIECEWISE_LINEAR_FUNCTIONS:
-        varies = [isinstance(v, fx.Node) and v.op != "get_attr" for v in node.args]
+    if node.op == "call_function":
+        name, values = getattr(target, "__name__", target), [*node.args, *node.kwargs.values()]
+        varies = [isinstance(v, fx.Node) and v in varying for v in values]
+        if target in (F.conv2d, F.linear, F.batch_norm) and any(varies[1:]):
+            return f"{name} is called with weights that depend on the input"
+        if target is F.batch_norm and node.kwargs.get("training", [*node.args, *[False] * 6][5]):
+            return f"{name} is called with training=True"
         scales = {operator.mul: sum(varies) == 1, operator.truediv: varies == [True, False]}
-        return None if scales.get(target) else f"{getattr(target, '__name__', target)} is called"
+        if target not in PIECEWISE_LINEAR_FUNCTIONS and not scales.get(target):
+            return f"{name} is called"
     return None

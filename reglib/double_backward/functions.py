@@ -18,9 +18,10 @@ from torch.autograd import Function
 from reglib._torch_private import aten, is_batched, is_transformed, will_run
 
 Map = Callable[..., Tensor]
+Evaluate = Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]]
 
 
-def wanted(ctx: Any) -> list[bool]:
+def needs(ctx: Any) -> list[bool]:
     """Say of each tensor given to a function whether this backward pass needs its gradient.
 
     `ctx.needs_input_grad` says only whether it could: a gradient by the input alone would compute
@@ -31,8 +32,7 @@ def wanted(ctx: Any) -> list[bool]:
 
 def is_channels_last(x: Tensor) -> bool:
     """Whether images lie in memory pixel by pixel, with their channels side by side."""
-    ordinary = x.ndim == 4 and not is_batched(x)
-    return ordinary and x.is_contiguous(memory_format=torch.channels_last)
+    return x.ndim == 4 and not is_batched(x) and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def to_channels_last(x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Convolution(Exact):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        need_x, need_w, need_b = [*wanted(ctx), False][:3]
+        need_x, need_w, need_b = [*needs(ctx), False][:3]
         if torch.is_grad_enabled():
             gx = ConvolutionGradient.of(gy, w, x.detach(), ctx.geometry, 0) if need_x else None
             gw = ConvolutionGradient.of(gy, x, w.detach(), ctx.geometry, 1) if need_w else None
@@ -107,7 +107,7 @@ class ConvolutionGradient(Exact):
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         (gy, other), (geometry, by) = ctx.saved_tensors, ctx.settings
-        need_gy, need_other = wanted(ctx)[:2]
+        need_gy, need_other = needs(ctx)[:2]
         x, w = (other, u) if by else (u, other)
         by_gy = Convolution.of(x, w, None, geometry) if need_gy else None
         if not need_other:
@@ -122,7 +122,7 @@ def _convolution_backward(
     stride, padding, dilation, groups = geometry
     bias = [w.shape[0]] if mask[2] else None
     if mask[1] and is_unsafe(w, stride):
-        gy, x, w = map(standard_layout, (gy, x, w))
+        gy, x, w = map(to_standard_layout, (gy, x, w))
     gx, gw, gb = aten.convolution_backward(
         gy, x, w, bias, stride, padding, dilation, False, [0, 0], groups, mask
     )
@@ -142,7 +142,7 @@ def is_unsafe(weight: Tensor, stride: Sequence[int]) -> bool:
     return few and max(stride) > 1 and weight.device.type == "cpu"
 
 
-def standard_layout(x: Tensor) -> Tensor:
+def to_standard_layout(x: Tensor) -> Tensor:
     """Return a contiguous copy; of one channel, `contiguous` would leave channels-last strides."""
     return x.clone(memory_format=torch.contiguous_format)
 
@@ -174,13 +174,7 @@ class Piecewise(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        evaluate: Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]],
-        pull: Map,
-        push: Map,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, evaluate: Evaluate, pull: Map, push: Map) -> Tensor:
         y, tensors = evaluate(x)
         if y is x:
             ctx.mark_dirty(x)
@@ -224,13 +218,13 @@ def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, T
     left, right, upper, lower = _pairs(x)
     height, width = x.shape[-2:]
     # Zeros and ones as numbers: of selections, `where` is by far the slowest.
-    beside = (right > left).float()
-    below = (lower > upper).float()
+    is_right = (right > left).float()
+    is_lower = (lower > upper).float()
     rows = height // 2 * 2
-    column = torch.lerp(beside[..., 0:rows:2, :], beside[..., 1:rows:2, :], below)
+    column = torch.lerp(is_right[..., 0:rows:2, :], is_right[..., 1:rows:2, :], is_lower)
     row_starts = torch.arange(0, height // 2, device=x.device)[:, None] * (2 * width)
     first = row_starts + torch.arange(0, width // 2, device=x.device) * 2
     y = torch.maximum(upper, lower)
     if not y.sum().isfinite():  # of NaN, which no comparison finds, the kernel takes the last
         return aten.max_pool2d_with_indices(x, *settings)
-    return y, column.add_(below, alpha=width).long().add_(first)
+    return y, column.add_(is_lower, alpha=width).long().add_(first)

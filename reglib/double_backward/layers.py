@@ -40,19 +40,17 @@ class FastLayers(TorchFunctionMode):
         self.calls = calls
         self.lays_out = lays_out
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
         result: Any = NotImplemented
         values = (*args, *kwargs.values())
-        if handler is not None and _ordinary(next(iter(values), None)):
-            given = args
+        if handler is not None and _is_ordinary(next(iter(values), None)):
+            arguments = args
             if self.lays_out and func is F.conv2d and len(args) > 1:
-                given = layout.for_convolution(args[0], args[1]), *args[1:]
-            result = handler(*given, **kwargs)
-            result = layout.marked(result) if layout.is_marked(given) else result
+                arguments = layout.for_convolution(args[0], args[1]), *args[1:]
+            result = handler(*arguments, **kwargs)
+            result = layout.mark(result) if layout.is_marked(arguments) else result
         ours = result is not NotImplemented
         if not ours:
             laid_out = layout.is_marked(values)
@@ -60,13 +58,13 @@ class FastLayers(TorchFunctionMode):
                 layout.make_contiguous(values)
                 self.lays_out = laid_out = False
             result = PROTECTED.get(func, func)(*args, **kwargs)
-            result = layout.marked(result) if laid_out else result
+            result = layout.mark(result) if laid_out else result
         if self.calls is not None and isinstance(result, Tensor) and result.grad_fn is not None:
             self.calls["fast" if ours else "stock"][resolve_name(func) or repr(func)] += 1
         return result
 
 
-def _ordinary(x: Any) -> bool:
+def _is_ordinary(x: Any) -> bool:
     """Whether x is a plain tensor, outside of what transforms or repeats the functions."""
     return (
         type(x) in (Tensor, nn.Parameter)
@@ -77,7 +75,7 @@ def _ordinary(x: Any) -> bool:
     )
 
 
-def _differentiable(*tensors: Tensor | None) -> bool:
+def _needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -105,7 +103,7 @@ def _conv2d_rule(
     groups: int = 1,
 ) -> Ruled:
     """Convolve; stock autograd keeps words for a padding that is not symmetric, or refused."""
-    if input.ndim != 4 or not _differentiable(input, weight, bias):
+    if input.ndim != 4 or not _needs_gradient(input, weight, bias):
         return NotImplemented
     dilation = _pair(dilation)
     if isinstance(padding, str):
@@ -118,18 +116,12 @@ def _conv2d_rule(
     return functions.Convolution.apply(*_autocast(input, weight, bias), geometry)
 
 
-def _protected(
-    f: functions.Map,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    *rest: Any,
-    **more: Any,
-) -> Tensor:
+def _convolve_safely(
+    f: Any, input: Any, weight: Any, bias: Any = None, stride: Any = 1, *rest: Any, **more: Any
+) -> Any:
     """Convolve by stock autograd, in a layout that oneDNN differentiates right."""
     if functions.is_unsafe(weight, _pair(stride)):
-        input, weight = functions.standard_layout(input), functions.standard_layout(weight)
+        input, weight = functions.to_standard_layout(input), functions.to_standard_layout(weight)
     return f(input, weight, bias, stride, *rest, **more)
 
 
@@ -144,7 +136,7 @@ def _batch_norm_rule(
     eps: float = 1e-5,
 ) -> Ruled:
     """Normalise; stock autograd refuses a batch with one value in a channel."""
-    if input.ndim < 2 or not _differentiable(input, weight, bias):
+    if input.ndim < 2 or not _needs_gradient(input, weight, bias):
         return NotImplemented
     if not training:
         if running_mean is None or running_var is None:
@@ -161,7 +153,7 @@ def _activation(
     x: Tensor, function: Callable[[Tensor], Tensor], slope: functions.Map, *, keeps_output: bool
 ) -> Ruled:
     """Apply an activation; keep of input and output what stock autograd keeps."""
-    if not _differentiable(x):
+    if not _needs_gradient(x):
         return NotImplemented
 
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -213,8 +205,11 @@ def _hardsigmoid_rule(input: Tensor, inplace: bool = False) -> Ruled:
 
 
 def _attention_rule(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Attend by elementary operations: the fused kernels have no second derivative."""
-    if not _differentiable(*(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))):
+    """Attend by elementary operations: the fused kernels have no second derivative.
+
+    `sdpa_kernel` sets flags of the whole process: see `fast_double_backward`.
+    """
+    if not _needs_gradient(*(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))):
         return NotImplemented
     with sdpa_kernel(SDPBackend.MATH):
         return function(*args, **kwargs)
@@ -236,7 +231,7 @@ def _max_pool2d_rule(
     window = kernel, _pair(stride or kernel), _pair(padding), _pair(dilation)
     even = not ceil_mode or not any(side % 2 for side in input.shape[2:])
     pairs = even and min(input.shape[2:]) > 1 and window == ((2, 2), (2, 2), (0, 0), (1, 1))
-    if pairs and not _differentiable(input):
+    if pairs and not _needs_gradient(input):
         return functions.max_pool_of_pairs(input)
     fast = pairs and _pools_slowly(input)
     forward = functions.max_pool_of_pairs_with_indices if fast else aten.max_pool2d_with_indices
@@ -259,7 +254,7 @@ def _adaptive_max_pool_rule(input: Tensor, output_size: Any, return_indices: boo
 
 
 def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Ruled:
-    if not _differentiable(x):
+    if not _needs_gradient(x):
         return NotImplemented
 
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -303,7 +298,7 @@ def _adaptive_avg_pool2d_rule(input: Tensor, output_size: Any) -> Ruled:
 
 
 def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Ruled:
-    if x.ndim != 4 or not _differentiable(x):
+    if x.ndim != 4 or not _needs_gradient(x):
         return NotImplemented
 
     def pool(v: Tensor, x: Tensor) -> Tensor:
@@ -331,4 +326,4 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.avg_pool2d: _avg_pool2d_rule,
     F.adaptive_avg_pool2d: _adaptive_avg_pool2d_rule,
 }
-PROTECTED = {f: partial(_protected, f) for f in (F.conv2d, F.conv_transpose2d)}
+PROTECTED = {f: partial(_convolve_safely, f) for f in (F.conv2d, F.conv_transpose2d)}

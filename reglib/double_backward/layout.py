@@ -22,19 +22,18 @@ LEAST_PIXELS = 1024
 MARK = "_reglib_laid_out"
 
 
-def named(module: Any, names: str) -> set[Callable[..., Any]]:
+def pick(module: Any, names: str) -> set[Callable[..., Any]]:
     return {getattr(module, name) for name in names.split()}
 
 
 # Functions that return no view, and that do the same in every layout.
 SAME_IN_ANY_LAYOUT: set[Callable[..., Any]] = {
-    *named(F, "relu silu gelu mish elu softplus leaky_relu hardtanh relu6 hardsigmoid hardswish"),
-    *named(F, "dropout dropout2d pad interpolate max_pool2d avg_pool2d adaptive_avg_pool2d"),
-    *named(torch, "add sub mul div cat mean sigmoid tanh relu"),
-    *named(Tensor, "add sub mul div mean sigmoid tanh relu add_ sub_ mul_ div_ relu_ size dim"),
-    *named(Tensor, "__add__ __radd__ __iadd__ __sub__ __mul__ __rmul__ __imul__ __truediv__"),
-    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda")),
-    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn")),
+    *pick(F, "relu silu gelu mish elu softplus leaky_relu hardtanh relu6 hardsigmoid hardswish"),
+    *pick(F, "dropout dropout2d pad interpolate max_pool2d avg_pool2d adaptive_avg_pool2d"),
+    *pick(torch, "add sub mul div cat mean sigmoid tanh relu"),
+    *pick(Tensor, "add sub mul div mean sigmoid tanh relu add_ sub_ mul_ div_ relu_ size dim"),
+    *pick(Tensor, "__add__ __radd__ __iadd__ __sub__ __mul__ __rmul__ __imul__ __truediv__"),
+    *(f.__get__ for f in pick(Tensor, "shape ndim dtype device is_cuda requires_grad grad_fn")),
 }
 
 
@@ -46,14 +45,14 @@ def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
     fits = (images or x.shape[1] >= FEW) and FEW <= weight.shape[0] <= MANY
     fits = fits and x.shape[0] * x.shape[2] * x.shape[3] >= LEAST_PIXELS
     if fits and x.is_contiguous() and not is_channels_last(x):
-        return marked(LinearMap.of(x, to_channels_last, Tensor.contiguous))
+        return mark(LinearMap.of(x, to_channels_last, Tensor.contiguous))
     if hasattr(x, MARK) and not fits:
         y: Tensor = LinearMap.of(x, Tensor.contiguous, to_channels_last)
         return y
     return x
 
 
-def marked(y: Any) -> Any:
+def mark(y: Any) -> Any:
     """Mark a result of what was laid out here, if it is so itself."""
     if isinstance(y, Tensor) and is_channels_last(y):
         setattr(y, MARK, True)

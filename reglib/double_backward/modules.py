@@ -13,10 +13,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from reglib._common import copied
+from reglib._common import copy_network
 from reglib._torch_private import is_hooked
 from reglib.double_backward.layers import FastLayers
 from reglib.double_backward.layout import make_contiguous
+
+QUANTISED = re.compile(r"torch\..*\bquantized\b.*(?<!FloatFunctional)$")
 
 
 class Unheard(nn.Module):
@@ -35,27 +37,27 @@ class View(Unheard):
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return view_of, (viewed(self), getattr(type(self), "_reglib_own", type(self)).__bases__[0])
+        return view_of, (unwrap(self), getattr(type(self), "_reglib_own", type(self)).__bases__[0])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return view_of(*(copy.deepcopy(given, memo) for given in self.__reduce_ex__(4)[1]))
+        return view_of(*(copy.deepcopy(value, memo) for value in self.__reduce_ex__(4)[1]))
 
 
 _SUBCLASSES: WeakValueDictionary[tuple[type, type], type] = WeakValueDictionary()
 
 
-def _subclass(kind: type, own: type, name: str, **added: Any) -> type:
+def _subclass(kind: type, base: type, name: str, **added: Any) -> type:
     """Return the one subclass of a kind and of the class of a network, which holds no network.
 
     It is made by `type` itself, so that the metaclass of the network does not hear of it.
     """
-    added |= {"__module__": own.__module__, "__qualname__": name}
-    if (made := _SUBCLASSES.get((kind, own))) is None:
-        made = _SUBCLASSES[kind, own] = type.__new__(type(own), name, (kind, own), added)
+    added |= {"__module__": base.__module__, "__qualname__": name}
+    if (made := _SUBCLASSES.get((kind, base))) is None:
+        made = _SUBCLASSES[kind, base] = type.__new__(type(base), name, (kind, base), added)
     return made
 
 
-def viewed(model: nn.Module) -> Any:
+def unwrap(model: nn.Module) -> Any:
     """Return the network that a module is a view of, or the module itself."""
     # A replica that nn.DataParallel makes of a view has no other network.
     return getattr(model, "_reglib_model", model) if isinstance(model, View) else model
@@ -63,9 +65,9 @@ def viewed(model: nn.Module) -> Any:
 
 def view_of(model: nn.Module, kind: type[View]) -> Any:
     """Return a view of `model`, of class `kind` and of the class of `model`."""
-    own = getattr(type(model), "_reglib_own", type(model))
-    name = f"{kind.__name__}{own.__name__}"
-    view: Any = object.__new__(_subclass(kind, own, name, __slots__=["_reglib_model"]))
+    base = getattr(type(model), "_reglib_own", type(model))
+    name = f"{kind.__name__}{base.__name__}"
+    view: Any = object.__new__(_subclass(kind, base, name, __slots__=["_reglib_model"]))
     # The view keeps the network alive: Python may empty the attributes of an object that ends.
     object.__setattr__(view, "_reglib_model", model)
     object.__setattr__(view, "__dict__", model.__dict__)
@@ -91,14 +93,14 @@ class Masked(Unheard):
         return replica
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        own, reduced = type(self).__bases__[1], super().__reduce_ex__(protocol)
-        return (own.__new__, (own,), *reduced[2:]) if reduced[1] == (type(self),) else reduced
+        base, reduced = type(self).__bases__[1], super().__reduce_ex__(protocol)
+        return (base.__new__, (base,), *reduced[2:]) if reduced[1] == (type(self),) else reduced
 
 
 @contextmanager
 def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Bring all modules into evaluation mode, for the code of this thread that is inside."""
-    modules = {id(m): m for module in model.modules() for m in (module, viewed(module))}
+    modules = {id(m): m for module in model.modules() for m in (module, unwrap(module))}
     before = INSIDE.set(INSIDE.get() | modules.keys())
     _count(modules, 1)
     try:
@@ -113,10 +115,10 @@ def _count(modules: Mapping[int, nn.Module], step: int) -> None:
     with _LOCK:
         for key, module in modules.items():
             _USERS[key] += step
-            kind = own = getattr(type(module), "_reglib_own", type(module))
+            kind = base = getattr(type(module), "_reglib_own", type(module))
             # A compiled module has the flag of another.
-            if _USERS[key] and not hasattr(own, "training"):
-                kind = _subclass(Masked, own, own.__name__, _reglib_own=own)
+            if _USERS[key] and not hasattr(base, "training"):
+                kind = _subclass(Masked, base, base.__name__, _reglib_own=base)
             object.__setattr__(module, "__class__", kind)
             if not _USERS[key]:
                 del _USERS[key]
@@ -134,15 +136,13 @@ def check(model: object, *, lazy: bool = True) -> None:
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    for name, module in viewed(model).named_modules():
+    for name, module in unwrap(model).named_modules():
         kind, reason = type(module), ""
         if isinstance(module, torch.jit.ScriptModule):
             reason = "a module in Python, got TorchScript; give the module that it was made from"
         elif isinstance(module, nn.modules.lazy.LazyModuleMixin) and not (name and lazy):
             reason = f"known shapes, got {kind.__name__}; call it once on an input first"
-        elif re.match(
-            r"torch\..*\bquantized\b.*(?<!FloatFunctional)$", kind.__module__ + kind.__name__
-        ):
+        elif QUANTISED.match(kind.__module__ + kind.__name__):
             reason = f"a floating-point module, got the quantised {kind.__name__}"
         elif not name and kind.__basicsize__ > nn.Module.__basicsize__:
             reason = f"attributes in a __dict__, got {kind.__name__} with __slots__"
@@ -181,6 +181,10 @@ def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> An
     stock PyTorch differentiates only once, have all of them too. Function transforms
     (`torch.func`), forward-mode differentiation, activation checkpointing and complex tensors get
     stock functions.
+
+    Attention switches off the fused kernels of the whole process (`torch.backends.cuda`) while it
+    runs. Other threads then attend more slowly, with the same result up to rounding. Where two
+    threads call attention through views at once, the kernels may stay off afterwards.
 
     It pays where convolutions, batch normalisation, ReLU and its relatives and pooling take most of
     the time. Where group normalisation, SiLU or small linear layers do, it gains nothing, and steps
@@ -231,5 +235,5 @@ def calls_of(model: nn.Module, *inputs: Any) -> Calls:
     check(model)
     calls = Calls(Counter(), Counter())
     with FastLayers(calls._asdict()), torch.enable_grad():
-        copied(viewed(model))(*inputs)
+        copy_network(unwrap(model))(*inputs)
     return calls

@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from reglib._torch_private import aten, is_batched
-from reglib.double_backward.functions import Exact, is_channels_last, to_channels_last, wanted
+from reglib.double_backward.functions import Exact, is_channels_last, needs, to_channels_last
 
 Mask = list[bool]
+Gradients = list[Tensor | None]
 Running = tuple[Tensor | None, Tensor | None, float]  # mean, variance, momentum
 
 
@@ -43,14 +44,13 @@ class BatchNormTraining(Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, w, b, mean, rstd = ctx.saved_tensors
-        need_x, need_w, need_b = _wanted_of(ctx, x, w, b)
+        need = _needs_of(ctx, x, w, b)
         if not torch.is_grad_enabled():
-            need = [need_x, need_w, need_b]
-            found = _backward(gy, x, w, mean, rstd, ctx.eps, need)
-            return *(g if needed else None for g, needed in zip(found, need)), None, None
-        if need_w or need_b:
+            gradients = _backward(gy, x, w, mean, rstd, ctx.eps, need)
+            return *(g if needed else None for g, needed in zip(gradients, need)), None, None
+        if any(need[1:]):
             return *_all_gradients(gy, x, w, b, ctx.eps), None, None
-        gx = BatchNormInput.of(gy, x, w, mean, rstd, ctx.eps) if need_x else None
+        gx = BatchNormInput.of(gy, x, w, mean, rstd, ctx.eps) if need[0] else None
         return gx, *[None] * 4
 
 
@@ -74,13 +74,13 @@ class BatchNormInput(Exact):
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         gy, x, w, mean, rstd, gx, gy_x, gy_1 = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_further(u, gy, x, w, ctx.eps), *[None] * 3
+            return *_second_gradients(u, gy, x, w, ctx.eps), *[None] * 3
         n = x.numel() // x.shape[1]
         gu, u_x, _ = _backward(u, x, w, mean, rstd, ctx.eps, [True, True, True])
         u_gy = _dot(u, gy, gy_1 / n)
         by_w = rstd * (u_gy - u_x * gy_x / n)
         s = by_w if w is None else w * by_w
-        by_x = _scaled(x, -s * rstd.square() / n, mean)
+        by_x = _scale(x, -s * rstd.square() / n, mean)
         by_x.addcmul_(gu, _channels(-rstd * gy_x / n, gu))
         by_x.addcmul_(gx.detach(), _channels(-rstd * u_x / n, gx))
         return gu, by_x, None if w is None else by_w, None, None, None
@@ -103,7 +103,7 @@ class ScaleShift(Exact):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, s = ctx.saved_tensors
-        need = [*wanted(ctx), False][:3]
+        need = [*needs(ctx), False][:3]
         if torch.is_grad_enabled() or is_batched(gy):
             gx = ScaleShift.of(gy, s, None) if need[0] else None
             gs = _channel_sum(gy * x) if need[1] else None
@@ -112,15 +112,18 @@ class ScaleShift(Exact):
         # CUDA asks for statistics of the batch here, too, and makes up for empty ones.
         exact = torch.promote_types(s.dtype, torch.float32)
         saved = [s.new_empty(0, dtype=exact) if s.is_cuda else None] * 2
-        found = aten.native_batch_norm_backward(gy, x, s, zeros, ones, *saved, False, 0.0, need)
-        return tuple(g if needed else None for g, needed in zip(found, need))
+        gradients = aten.native_batch_norm_backward(gy, x, s, zeros, ones, *saved, False, 0.0, need)
+        return tuple(g if needed else None for g, needed in zip(gradients, need))
 
 
 def scale_and_shift(
     w: Tensor | None, b: Tensor | None, mean: Tensor, var: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Return s and t with y = x s + t, each of shape (channels,), differentiable by w and b."""
-    s = torch.rsqrt(var + eps)
+    """Return s and t with y = x s + t, each of shape (channels,), differentiable by w and b.
+
+    They are in float32 or a wider type: rounding t in bfloat16 would shift whole channels.
+    """
+    s = torch.rsqrt(var.to(torch.promote_types(var.dtype, torch.float32)) + eps)
     s = s if w is None else s * w
     t = -mean * s
     return s, t if b is None else t + b
@@ -142,7 +145,7 @@ def _dot(u: Tensor, v: Tensor, shift: Tensor) -> Tensor:
     return _backward(u, v, None, shift, ones, 0.0, [False, True, True])[1]
 
 
-def _scaled(x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+def _scale(x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     """Return factor (x - shift) of each channel."""
     ones = torch.ones_like(shift)
     return torch.batch_norm(x, factor, None, shift, ones, False, 0.0, 0.0, False)
@@ -156,13 +159,13 @@ def _channel_sum(values: Tensor) -> Tensor:
     return values.transpose(0, 1).flatten(1).sum(1)
 
 
-def _wanted_of(ctx: Any, *tensors: Tensor | None) -> list[bool]:
-    """Spread `wanted` over arguments of which some are None."""
-    flags = iter(wanted(ctx))
+def _needs_of(ctx: Any, *tensors: Tensor | None) -> list[bool]:
+    """Spread `needs` over arguments of which some are None."""
+    flags = iter(needs(ctx))
     return [tensor is not None and next(flags) for tensor in tensors]
 
 
-def _decomposed(x: Tensor, w: Tensor | None, b: Tensor | None, eps: float) -> Tensor:
+def _normalise(x: Tensor, w: Tensor | None, b: Tensor | None, eps: float) -> Tensor:
     """Normalise by elementary operations, which can be differentiated as often as one likes."""
     dims = [dim for dim in range(x.ndim) if dim != 1]
     var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
@@ -173,27 +176,27 @@ def _decomposed(x: Tensor, w: Tensor | None, b: Tensor | None, eps: float) -> Te
 
 def _all_gradients(
     gy: Tensor, x: Tensor, w: Tensor | None, b: Tensor | None, eps: float
-) -> list[Tensor | None]:
+) -> Gradients:
     """Return the gradients by x, w and b, to be differentiated further."""
-    x, w, b = _apart(x), _apart(w), _apart(b)
-    return _differentiate(_decomposed(x, w, b, eps), [x, w, b], gy)
+    x, w, b = _alias(x), _alias(w), _alias(b)
+    return _differentiate(_normalise(x, w, b, eps), [x, w, b], gy)
 
 
-def _further(u: Tensor, gy: Tensor, x: Tensor, w: Tensor | None, eps: float) -> list[Tensor | None]:
+def _second_gradients(u: Tensor, gy: Tensor, x: Tensor, w: Tensor | None, eps: float) -> Gradients:
     """Return the gradients of <u, G gy> by gy, x and w, to be differentiated further."""
-    gy, x, w = _apart(gy), _apart(x), _apart(w)
+    gy, x, w = _alias(gy), _alias(x), _alias(w)
     point = x if x.requires_grad else x.detach().requires_grad_()
-    y = _decomposed(point, w, None, eps)
+    y = _normalise(point, w, None, eps)
     (gx,) = torch.autograd.grad(y, point, gy, create_graph=True)
     return _differentiate(gx, [gy, x, w], u)
 
 
-def _apart(tensor: Any) -> Any:
+def _alias(tensor: Any) -> Any:
     """Return a tensor that others do not depend on, so that it can be differentiated by alone."""
     return None if tensor is None else tensor.view_as(tensor)
 
 
 def _differentiate(y: Tensor, tensors: Sequence[Tensor | None], gy: Tensor) -> list[Tensor | None]:
-    given = [t for t in tensors if t is not None and t.requires_grad]
-    found = iter(torch.autograd.grad(y, given, gy, create_graph=True, allow_unused=True))
-    return [next(found) if t is not None and t.requires_grad else None for t in tensors]
+    inputs = [t for t in tensors if t is not None and t.requires_grad]
+    gradients = iter(torch.autograd.grad(y, inputs, gy, create_graph=True, allow_unused=True))
+    return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]

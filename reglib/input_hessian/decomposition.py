@@ -109,7 +109,7 @@ def _factor_adjoint(p: Tensor, root: Tensor, columns: Tensor) -> Tensor:
 def _gram_by_products(at: Linearisation, identity: Tensor) -> Tensor:
     """Return W^T W, (c, c), of a W that is never whole."""
     chunk = len(at.outputs)
-    parts = [at.push(at.pull(_filled(u, chunk)))[: len(u)] for u in identity.split(chunk)]
+    parts = [at.push(at.pull(_pad_rows(u, chunk)))[: len(u)] for u in identity.split(chunk)]
     return torch.cat(parts)
 
 
@@ -117,12 +117,11 @@ def _pull_all(at: Linearisation, image: Tensor, u: Tensor) -> Tensor:
     """Multiply the rows of u (n, c) by W, a chunk at a time, (n, C, H, W)."""
     chunk = len(at.outputs)
     rows = image.new_empty(len(u), *image.shape[1:])
-    for start in range(0, len(u), chunk):
-        part = u[start : start + chunk]
-        rows[start : start + chunk] = at.pull(_filled(part, chunk))[: len(part)]
+    for part, row in zip(u.split(chunk), rows.split(chunk), strict=True):
+        row[:] = at.pull(_pad_rows(part, chunk))[: len(part)]
     return rows
 
 
-def _filled(u: Tensor, n: int) -> Tensor:
+def _pad_rows(u: Tensor, n: int) -> Tensor:
     """Append rows of zeros up to n."""
     return torch.cat([u, u.new_zeros(n - len(u), u.shape[1])])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from reglib._checks import check_positive, expected
+from reglib._common import row_norms
 from reglib.autodiff import Map
 from reglib.input_hessian.products import InputHessian, times_covariance
 
@@ -109,32 +110,30 @@ def leading_eigenpairs(
         raise expected("max_products", what, max_products)
     generator = torch.Generator().manual_seed(seed)
     steps = min(max_products, size)
-    pairs = _nothing_yet(len(start), steps, k, start.device)
+    pairs = _empty_results(len(start), steps, k, start.device)
     basis: list[Tensor] = []
     tridiagonal = start.new_zeros(len(start), steps + 1, steps + 1, dtype=torch.float64)
-    q, _ = _unit(start.flatten(1), start.new_zeros(len(start)), basis, generator)
+    q, _ = _normalise(start.flatten(1), start.new_zeros(len(start)), basis, generator)
     for m in range(1, steps + 1):
         basis.append(q)
         w = product(q.view(shape)).flatten(1)
         tridiagonal[:, m - 1, m - 1] = (q.double() * w.double()).sum(1)
-        w = _orthogonal(w, basis)
+        w = _orthogonalise(w, basis)
         theta, s, broken = eigh(tridiagonal[:, :m, :m])
         scale = theta.abs().amax(1)
-        beta = w.norm(dim=1).double()
+        beta = row_norms(w).double()
         if m >= k:
             _record(pairs, theta, s, beta if m < size else 0 * beta, scale, tolerance)
             if (pairs.converged | broken).all():
                 break
-        q, kept = _unit(w, 10 * torch.finfo(w.dtype).eps * scale, basis, generator)
-        tridiagonal[:, m, m - 1] = torch.where(kept, beta, 0 * beta)
-    vectors = sum(
-        q[:, None] * c[:, :, None].to(q.dtype)
-        for q, c in zip(basis, pairs.vectors.unbind(1), strict=False)
-    )
+        q, is_large = _normalise(w, 10 * torch.finfo(w.dtype).eps * scale, basis, generator)
+        tridiagonal[:, m, m - 1] = torch.where(is_large, beta, 0 * beta)
+    shares = pairs.vectors.to(basis[0].dtype).unbind(1)
+    vectors = sum(q[:, None] * c[:, :, None] for q, c in zip(basis, shares, strict=False))
     return pairs._replace(vectors=torch.as_tensor(vectors).view(len(start), k, *shape[1:]))
 
 
-def _nothing_yet(n: int, steps: int, k: int, device: torch.device) -> Eigenpairs:
+def _empty_results(n: int, steps: int, k: int, device: torch.device) -> Eigenpairs:
     """Return results to be written in place, with coefficients of the basis (B, steps, k)."""
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
     values, coefficients, residual = zeros(n, k), zeros(n, steps, k), zeros(n, k)
@@ -165,7 +164,7 @@ def eigh(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return theta + nan, s + nan[:, None], broken
 
 
-def _orthogonal(w: Tensor, basis: list[Tensor]) -> Tensor:
+def _orthogonalise(w: Tensor, basis: list[Tensor]) -> Tensor:
     """Take away from w (B, d) its shares of the basis, twice."""
     for _ in range(2):
         for q in basis:
@@ -173,15 +172,16 @@ def _orthogonal(w: Tensor, basis: list[Tensor]) -> Tensor:
     return w
 
 
-def _unit(
+def _normalise(
     w: Tensor, tiny: Tensor, basis: list[Tensor], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return w of norm 1, at random beside the basis where w is tiny, and where it is not."""
-    norm = w.norm(dim=1)
-    kept = norm > tiny
-    if not kept.all():
+    """Scale w to norm 1; where w is tiny, draw a vector orthogonal to the basis.
+
+    The second result is whether w was large enough, (B,).
+    """
+    is_large = row_norms(w) > tiny
+    if not is_large.all():
         random = torch.randn(w.shape[1], generator=generator, dtype=torch.float64)
-        random = _orthogonal(random.to(w).expand_as(w), basis)
-        w = torch.where(kept[:, None], w, random)
-        norm = w.norm(dim=1)
-    return w / norm.clamp_min(torch.finfo(w.dtype).tiny)[:, None], kept
+        random = _orthogonalise(random.to(w).expand_as(w), basis)
+        w = torch.where(is_large[:, None], w, random)
+    return w / row_norms(w).clamp_min(torch.finfo(w.dtype).tiny)[:, None], is_large

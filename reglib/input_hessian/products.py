@@ -100,8 +100,8 @@ def input_hessian(
 ) -> InputHessian:
     """Make the product by the Hessian, in closed form for a network that is piecewise linear.
 
-    A network is piecewise linear if each call in it is in the lists of `folding_of`; a network that
-    cannot be traced counts as nonlinear.
+    A network counts as piecewise linear if `nonlinear` of `folding_of` is empty. A network with
+    hooks, or one that cannot be traced, counts as nonlinear.
 
     Args:
         model: network in evaluation mode.
@@ -130,13 +130,13 @@ def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:
     check_network(model)
     check_images(images)
 
-    def checked(x: Tensor) -> Tensor:
+    def evaluate(x: Tensor) -> Tensor:
         with NoDropout():
             logits: Tensor = fast_double_backward(model)(x)
         check_logits(logits, len(x))
         return logits
 
-    return linearise(checked, images)
+    return linearise(evaluate, images)
 
 
 def logit_weights(logits: Tensor, labels: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from reglib._checks import check_choice
+from reglib._common import mean_absolute_value
 
 
 def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Tensor:
@@ -21,7 +22,7 @@ def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Ten
         layers: "last", for the last of them alone, or "all".
 
     Returns:
-        One value for each sample, (B,).
+        One value for each sample, (B,), in float32 or the type of the activations if it is wider.
 
     Raises:
         ValueError: unknown layers, or no activations.
@@ -36,5 +37,4 @@ def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Ten
     if not activations:
         raise ValueError("activations: expected the outputs of at least one layer, got none")
     chosen = activations[-1:] if layers == "last" else activations
-    norms = [torch.linalg.vector_norm(x.flatten(1), 1, 1) / x.shape[1:].numel() for x in chosen]
-    return torch.stack(norms).sum(0)
+    return torch.stack([mean_absolute_value(x.flatten(1)) for x in chosen]).sum(0)

@@ -58,9 +58,9 @@ def input_hessian_penalty(
     check_choice("of", of, ("loss", "logit"))
     check_labels(labels, logits)
     logit = logits.gather(1, labels[:, None])
-    bent = cross_entropy(logits, labels, reduction="sum") if of == "loss" else logit
-    gradient = input_gradient(bent, inputs, create_graph=True)
-    draws = _draws(inputs, generator, n_samples, signs=True)
+    outputs = cross_entropy(logits, labels, reduction="sum") if of == "loss" else logit
+    gradient = input_gradient(outputs, inputs, create_graph=True)
+    draws = _draw(inputs, generator, n_samples, signs=True)
     products = [hessian_product(gradient, inputs, v, create_graph=True) for v in draws]
     return torch.stack(products).square().flatten(2).sum(2).mean(0)
 
@@ -108,12 +108,12 @@ def cure_penalty(
         raise ValueError(f"radius: expected a positive length, or some of them, got {radius}")
     h = schedule[min(epoch, len(schedule) - 1)]
     loss = cross_entropy(logits, labels, reduction="sum")
-    here = input_gradient(loss, inputs, create_graph=True)
-    z = unit_length(here.detach().sign())
+    gradient = input_gradient(loss, inputs, create_graph=True)
+    z = unit_length(gradient.detach().sign())
     moved = (inputs.detach() + h * z).requires_grad_()
     loss = cross_entropy(forward_again(model, moved), labels, reduction="sum")
-    there = input_gradient(loss, moved, create_graph=True)
-    return (there - here).square().flatten(1).sum(1)
+    moved_gradient = input_gradient(loss, moved, create_graph=True)
+    return (moved_gradient - gradient).square().flatten(1).sum(1)
 
 
 def score_matching_penalty(
@@ -175,7 +175,7 @@ def score_matching_penalty(
     logit = logits.gather(1, labels[:, None])[:, 0]
     gradient = input_gradient(logit, inputs, create_graph=True)
     traces = []
-    for v in _draws(inputs, generator, n_samples, signs=trace == "hutchinson"):
+    for v in _draw(inputs, generator, n_samples, signs=trace == "hutchinson"):
         if trace == "hutchinson":
             product = hessian_product(gradient, inputs, v, create_graph=True)
             traces.append((v * product).flatten(1).sum(1))
@@ -187,7 +187,7 @@ def score_matching_penalty(
     return t + gradient.square().flatten(1).sum(1) / 2 + stability * t.square()
 
 
-def _draws(inputs: Tensor, generator: Generator, n_samples: int, signs: bool) -> Iterator[Tensor]:
+def _draw(inputs: Tensor, generator: Generator, n_samples: int, signs: bool) -> Iterator[Tensor]:
     """Yield random signs or normal numbers, (B, ...) each.
 
     Raises:

@@ -192,11 +192,10 @@ def finite_difference_penalty(
     True
     """
     _checks.check_positive(step=step)
-    here = cross_entropy(logits, labels)
-    direction = unit_length(input_gradient(here, inputs, keep_graph=True))
+    loss = cross_entropy(logits, labels)
+    direction = unit_length(input_gradient(loss, inputs, keep_graph=True))
     moved = forward_again(model, inputs.detach() + step * direction)
-    there = cross_entropy(moved, labels)
-    return ((there - here) / step).square()
+    return ((cross_entropy(moved, labels) - loss) / step).square()
 
 
 def p_norms(values: Tensor, p: float) -> Tensor:

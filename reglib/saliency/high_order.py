@@ -123,6 +123,7 @@ def caso(
     Raises:
         ValueError: `lambda1` is negative, or `lambda2` is at most L / 2, where the objective is
             not concave; the message has the least that works.
+        ValueError: there is an L1 norm, and `settings.shrink` is not between 0 and 1.
 
     Warns:
         RuntimeWarning: an image did not converge.
@@ -132,10 +133,8 @@ def caso(
     interpretation" (2019) :cite:p:`singla2019`.
     """
     problem, lead = _problem(loss, lambda1, lambda2, margin, loss.product)
-    made_of = margin if lambda2 is None else None
-    _check_concave(problem.lambda2, loss.largest_eigenvalue, made_of)
-    solver = proximal.fista if (problem.lambda1 > 0).any() else proximal.conjugate_gradients
-    solution = solver(problem, settings)
+    _check_concave(problem.lambda2, loss.largest_eigenvalue, margin if lambda2 is None else None)
+    solution = proximal.maximise(problem, settings)
     warn_unless_converged("CASO", solution.converged, solution.residual)
     return _interpretation(problem, solution, lead, loss.gradient.shape)
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reglib._checks import expected
+from reglib._common import power_of_two, row_norms
 from reglib.autodiff import Map
 
 
@@ -16,7 +18,7 @@ class Settings(NamedTuple):
         max_iterations: upper bound.
         step: first step of FISTA. None takes 1 / (2 lambda2), which no positive semi-definite
             Hessian makes too long. The paper starts at 0.1, and makes 10 iterations.
-        shrink: factor of the step in backtracking.
+        shrink: factor of the step in backtracking, above 0 and below 1.
     """
 
     tolerance: float = 1e-4
@@ -52,8 +54,8 @@ class Problem(NamedTuple):
         slope = self.slope(point, hessian_point)
         at_zero = soft_threshold(slope, self.lambda1)
         subgradient = torch.where(point != 0, slope + self.lambda1 * point.sign(), at_zero)
-        norm = self.gradient.norm(dim=1)
-        return subgradient.norm(dim=1) / torch.where(norm > 0, norm, 1)
+        norm = row_norms(self.gradient)
+        return row_norms(subgradient) / torch.where(norm > 0, norm, 1)
 
     def value(self, point: Tensor, hessian_point: Tensor) -> Tensor:
         """Return phi, (B,)."""
@@ -89,6 +91,22 @@ def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
     return values.sign() * (values.abs() - threshold).clamp_min(0)
 
 
+def maximise(problem: Problem, settings: Settings) -> Solution:
+    """Maximise by conjugate gradients, or by FISTA if a row has an L1 penalty.
+
+    Each row is scaled by a power of two, which is exact, so that no square over- or underflows.
+
+    Raises:
+        ValueError: as `fista`.
+    """
+    solver = fista if (problem.lambda1 > 0).any() else conjugate_gradients
+    scale = power_of_two(problem.gradient)
+    g, lambda1 = problem.gradient / scale, problem.lambda1 / scale
+    solution = solver(problem._replace(gradient=g, lambda1=lambda1), settings)
+    point, hessian_point = solution.point * scale, solution.hessian_point * scale
+    return solution._replace(point=point, hessian_point=hessian_point)
+
+
 def fista(problem: Problem, settings: Settings) -> Solution:
     r"""Maximise by accelerated proximal gradient steps with backtracking.
 
@@ -100,6 +118,9 @@ def fista(problem: Problem, settings: Settings) -> Solution:
     stands for does not hold; its momentum starts anew where it points uphill. An image that has
     converged keeps its point. One product for each iteration and each shrinking.
 
+    Raises:
+        ValueError: `settings.shrink` is not between 0 and 1, so that backtracking would not end.
+
     Source: section 4 of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
     approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`; Beck
     and Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse problems"
@@ -107,6 +128,8 @@ def fista(problem: Problem, settings: Settings) -> Solution:
     is slow, of O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes" (2015)
     :cite:p:`odonoghue2015`.
     """
+    if not 0 < settings.shrink < 1:
+        raise expected("shrink", "a number above 0 and below 1", settings.shrink)
     g = problem.gradient
     x = hessian_x = y = hessian_y = torch.zeros_like(g)
     step = 1 / (2 * problem.lambda2)

@@ -85,7 +85,7 @@ def choose_lambda1(
     found = inside.any(0)
     empty_at = (grid[:, None] >= peak).int().argmax(0)
     best = torch.where(inside, tried.loss_change, -torch.inf).argmax(0)
-    chosen = _picked(tried, torch.where(found, best, empty_at))
+    chosen = _pick(tried, torch.where(found, best, empty_at))
     empty = grid[empty_at]
     dense = torch.where(empty_at > 0, grid[empty_at - 1], 0)
     for _ in range(max_rounds):
@@ -95,7 +95,7 @@ def choose_lambda1(
         trial = torch.where(empty / 2 > dense, empty / 2, (dense * empty).sqrt())
         once = method(loss, lambda1=torch.where(open_, trial, empty), **options)
         inside = open_ & (once.sparsity >= low) & (once.sparsity < high)
-        chosen = _merged(chosen, once, inside)
+        chosen = _merge(chosen, once, inside)
         found = found | inside
         empty = torch.where(open_ & (once.sparsity >= high), trial, empty)
         dense = torch.where(open_ & (once.sparsity < low), trial, dense)
@@ -109,13 +109,13 @@ def _strengths(start: float, factor: float, peak: float) -> Tensor:
     return values[: int((values < peak).sum()) + 1]
 
 
-def _picked(tried: Interpretation, index: Tensor) -> Interpretation:
+def _pick(tried: Interpretation, index: Tensor) -> Interpretation:
     """Take of each image one interpretation of the grid."""
     rows = torch.arange(len(index), device=index.device)
     return Interpretation(*(values[index, rows] for values in tried))
 
 
-def _merged(old: Interpretation, new: Interpretation, take: Tensor) -> Interpretation:
+def _merge(old: Interpretation, new: Interpretation, take: Tensor) -> Interpretation:
     """Take the new interpretation of some images."""
     pairs = zip(old, new, strict=True)
     return Interpretation(*(torch.where(per_sample(take, a), b, a) for a, b in pairs))

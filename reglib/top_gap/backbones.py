@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from reglib._checks import check_type, expected
-from reglib._common import copied
+from reglib._common import copy_network
 
 
 class FeatureMap(NamedTuple):
@@ -94,8 +94,8 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
         ValueError: no convolution; it cannot be run on that image; maps that do not shrink.
 
     >>> layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2), nn.ReLU()
-    >>> found = feature_maps(nn.Sequential(*layers), image_size=32)
-    >>> [(name, channels, size) for name, channels, size in found.maps]
+    >>> listed = feature_maps(nn.Sequential(*layers), image_size=32)
+    >>> [(name, channels, size) for name, channels, size in listed.maps]
     [('1', 4, (30, 30)), ('3', 8, (14, 14))]
     """
     shapes = _shapes(model, image_size)
@@ -120,15 +120,15 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
             f"{image_size} pixels {type(model).__name__} has maps of "
             f"{sorted(set(spatial.values()), reverse=True)} only"
         )
-    found = sorted(maps.values(), key=lambda m: -m.size[0] * m.size[1])
-    final = [name for name in blocks if shapes[name][2:] == found[-1].size][-1]
-    return FeatureMaps(found, _feature_map(final, shapes))
+    ordered = sorted(maps.values(), key=lambda m: -m.size[0] * m.size[1])
+    final = [name for name in blocks if shapes[name][2:] == ordered[-1].size][-1]
+    return FeatureMaps(ordered, _feature_map(final, shapes))
 
 
 def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the feature maps of all modules by name, in order of execution."""
     check_type("backbone", model, nn.Module)
-    probe = copied(model).to("meta").eval()
+    probe = copy_network(model).to("meta").eval()
     first = next((m for m in probe.modules() if isinstance(m, nn.Conv2d)), None)
     if first is None:
         got = f"{type(model).__name__}, which holds no nn.Conv2d"
@@ -191,11 +191,11 @@ class _Tracer(fx.Tracer):
         self.outputs: dict[str, fx.Node] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        asked = getattr(getattr(m.forward, "__code__", None), "co_names", ())
+        names = getattr(getattr(m.forward, "__code__", None), "co_names", ())
         # A symbol has one mode: what asks for its own stays whole.
-        whole = super().is_leaf_module(m, module_qualified_name) or "training" in asked
+        leaf = super().is_leaf_module(m, module_qualified_name) or "training" in names
         holds = any(name.startswith(f"{module_qualified_name}.") for name in self.names)
-        return module_qualified_name in self.names or (whole and not holds)
+        return module_qualified_name in self.names or (leaf and not holds)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         output = super().call_module(m, forward, args, kwargs)
@@ -217,7 +217,7 @@ def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
     Raises:
         ValueError: `torch.fx` cannot trace the network.
     """
-    model = copied(model).eval()
+    model = copy_network(model).eval()
     tracer = _Tracer(names)
     try:
         tracer.trace(model)

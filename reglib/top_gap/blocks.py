@@ -43,14 +43,14 @@ def numpy() -> Any:
     return np
 
 
-def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _select_largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Select the k largest values of each row, (rows, k), in any order, and the next, (rows,)."""
     largest, following = rows.new_empty(len(rows), k), rows.new_empty(len(rows))
-    before, after, beside = rows.numpy(), largest.numpy(), following.numpy()
+    arrays = rows.numpy(), largest.numpy(), following.numpy()
 
     def select(part: slice) -> None:
-        values = numpy().partition(before[part], -k, axis=1)
-        after[part], beside[part] = values[:, -k:], values[:, :-k].max(1)
+        values = numpy().partition(arrays[0][part], -k, axis=1)
+        arrays[1][part], arrays[2][part] = values[:, -k:], values[:, :-k].max(1)
 
     # NumPy lets go of the interpreter while it selects.
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
@@ -75,7 +75,7 @@ class _Means(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         shape = maps.shape[:2]
         rows = maps.detach().flatten(2).flatten(0, 1)  # (B * classes, h * w)
-        values, following = _largest(rows, k)
+        values, following = _select_largest(rows, k)
         smallest = values.amin(1)
         sizes = torch.linalg.vector_norm(rows, 1, 1).div_(rows.shape[1])
         ties = ((following == smallest) | smallest.isnan()).nonzero()[:, 0]

@@ -61,14 +61,14 @@ class TopGAPNet(nn.Module):
         pool = TopGAP(k)
         if isinstance(backbone, str):
             backbone = backbone_of(backbone, pretrained=pretrained)
-        found = feature_maps(backbone, image_size=image_size)
-        used = _last(found, n_maps) if fpn else [found.final]
+        listed = feature_maps(backbone, image_size=image_size)
+        used = _choose_last(listed, n_maps) if fpn else [listed.final]
         self.backbone = extractor(backbone, [m.name for m in used])
         self.lateral = nn.ModuleList(
             nn.Conv2d(used_map.channels, width, 3, padding=1) for used_map in used if fpn
         )
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Conv2d(width if fpn else found.final.channels, num_classes, 1)
+        self.classifier = nn.Conv2d(width if fpn else listed.final.channels, num_classes, 1)
         self.pool = pool
 
     def class_maps(self, images: Tensor) -> Tensor:
@@ -139,13 +139,13 @@ def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
     return (up - low) / torch.where(span > 0, span, 1)
 
 
-def _last(found: FeatureMaps, n_maps: int | None) -> list[FeatureMap]:
+def _choose_last(listed: FeatureMaps, n_maps: int | None) -> list[FeatureMap]:
     """Choose the last feature maps, from large to small."""
     if n_maps is None:
-        small = [m for m in found.maps if max(m.size) <= LARGEST]
-        return small[-4:] or found.maps[-1:]
-    if not 1 <= n_maps <= len(found.maps):
-        sizes = ", ".join(f"{m.name!r} {m.size[0]} x {m.size[1]}" for m in found.maps)
-        what = f"1 to {len(found.maps)}, the feature maps of the backbone ({sizes})"
+        small = [m for m in listed.maps if max(m.size) <= LARGEST]
+        return small[-4:] or listed.maps[-1:]
+    if not 1 <= n_maps <= len(listed.maps):
+        sizes = ", ".join(f"{m.name!r} {m.size[0]} x {m.size[1]}" for m in listed.maps)
+        what = f"1 to {len(listed.maps)}, the feature maps of the backbone ({sizes})"
         raise expected("n_maps", what, n_maps)
-    return found.maps[-n_maps:]
+    return listed.maps[-n_maps:]

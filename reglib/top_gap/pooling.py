@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from reglib._checks import expected
+from reglib._common import mean_absolute_value
 from reglib._torch_private import is_traced, is_transformed
 from reglib.top_gap import blocks, fused
 
@@ -85,8 +86,7 @@ def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
         logits, sizes = blocks.means_by_blocks(maps, count)
     else:
         return Pooled(top_gap(maps, k=count), class_map_l1(maps))
-    precise = torch.is_autocast_enabled(maps.device.type)  # gives norms in float32
-    return Pooled(logits, sizes.mean(1).to(sizes.dtype if precise else maps.dtype))
+    return Pooled(logits, sizes.mean(1))
 
 
 class TopGAP(nn.Module):
@@ -101,7 +101,7 @@ class TopGAP(nn.Module):
 
     def __init__(self, k: int | float) -> None:
         super().__init__()
-        self.k = _checked(k)
+        self.k = _check_k(k)
 
     def forward(self, maps: Tensor, pooled: list[Pooled] | None = None) -> Tensor:
         """Pool; a hook may give a list, which `top_gap_and_l1` of the maps is put into."""
@@ -127,7 +127,7 @@ def class_map_l1(maps: Tensor) -> Tensor:
         maps: (B, classes, h, w).
 
     Returns:
-        One value for each sample, (B,).
+        One value for each sample, (B,), in float32 or the type of the maps if it is wider.
 
     Raises:
         ValueError: `maps` has not four dimensions.
@@ -139,10 +139,10 @@ def class_map_l1(maps: Tensor) -> Tensor:
     tensor([2.])
     """
     _count(1, maps)  # or their shape is wrong
-    return torch.linalg.vector_norm(maps, 1, dim=(1, 2, 3)) / maps.shape[1:].numel()
+    return mean_absolute_value(maps)
 
 
-def _checked(k: int | float, locations: int | None = None) -> int | float:
+def _check_k(k: int | float, locations: int | None = None) -> int | float:
     """Return k as a number of Python, or raise a ValueError."""
     top = f" to {locations}, the locations of a map" if locations else " or more"
     if isinstance(k, Integral) and not isinstance(k, bool):
@@ -159,7 +159,7 @@ def _checked(k: int | float, locations: int | None = None) -> int | float:
 def _count(k: int | float, maps: Tensor) -> int:
     if maps.ndim != 4:
         raise expected("maps", "class maps (B, classes, h, w)", f"shape {tuple(maps.shape)}")
-    k = _checked(k, _locations(maps))
+    k = _check_k(k, _locations(maps))
     return k if isinstance(k, int) else max(1, round(k * _locations(maps)))
 
 

@@ -1,1 +1,1 @@
-"""Timings of this library, beside the goals that it has: `python -m benchmarks`."""
+"""Timings of this library, next to its goals: `python -m benchmarks`."""

@@ -1,6 +1,6 @@
 """Run all benchmarks, print a table and write it to `benchmarks/results/DEVICE.json`.
 
-That of architectures, which is long and has a table of its own, goes to `architectures.json`.
+The long benchmark of architectures has its own table, in `architectures.json`.
 """
 
 import argparse
@@ -57,13 +57,13 @@ ON_CUDA = (
 
 
 def main() -> None:
-    """Run what the command line asks for, on every device there is."""
+    """Run the benchmarks that the command line names, on every available device."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repeats; writes no file")
     parser.add_argument(
         "--only",
         choices=[*BENCHMARKS, "architectures"],
-        help="one benchmark: its rows take the place of those in the file",
+        help="one benchmark: its rows replace those in the file",
     )
     parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; default: its own")
     options = parser.parse_args()
@@ -88,25 +88,25 @@ def _on_every_device(options: argparse.Namespace) -> None:
         if not options.quick:
             _write(
                 name,
-                merged(RESULTS / f"{name}.json", about, rows)
+                merge(RESULTS / f"{name}.json", about, rows)
                 if options.only
-                else {**about, "rows": dated(about, rows)},
+                else {**about, "rows": add_dates(about, rows)},
             )
 
 
-def dated(about: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Say of each row when it was measured, and at which load."""
+def add_dates(about: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to each row the date of its measurement, and the load of the machine."""
     return [{**row, "date": about["date"], "load_average": about["load_average"]} for row in rows]
 
 
-def merged(file: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put new rows of a benchmark in the place of those that a file has.
+def merge(file: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Replace the rows of a benchmark in a file by new rows.
 
     Raises:
-        SystemExit: the others in the file were measured with other versions or threads.
+        SystemExit: the other rows were measured with other versions or threads.
     """
     if not file.exists():
-        return {**about, "rows": dated(about, rows)}
+        return {**about, "rows": add_dates(about, rows)}
     before = json.loads(file.read_text(encoding="utf-8"))
     for name in ("device", "threads", "system", "versions"):
         if before[name] != about[name]:
@@ -115,11 +115,11 @@ def merged(file: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> dic
             )
     new = {row["benchmark"] for row in rows}
     others = [row for row in before["rows"] if row["benchmark"] not in new]
-    kept = [row if "date" in row else dated(before, [row])[0] for row in others]
+    older = [row if "date" in row else add_dates(before, [row])[0] for row in others]
     order = {
         title: n for n, title in enumerate(dict.fromkeys(r["benchmark"] for r in before["rows"]))
     }
-    together = [*dated(about, rows), *kept]
+    together = [*add_dates(about, rows), *older]
     together.sort(key=lambda row: order.get(row["benchmark"], len(order)))
     return {**about, "rows": together}
 
@@ -137,7 +137,7 @@ def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row
 
 
 def line(row: Row) -> str:
-    """Show a row in one line."""
+    """Format a row as one line."""
     spread = "({:.3g} to {:.3g})".format(*row.quartiles) if row.quartiles else ""
     verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
     value = f"{row.value:9.3g} {row.unit:<4}{spread:<20}"

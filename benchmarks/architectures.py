@@ -1,12 +1,12 @@
-"""Architectures of timm: is the gradient of a penalised loss exact, and how much faster is it?
+"""Architectures of timm: exactness and speed of the gradient of a penalised loss.
 
-Written to `benchmarks/results/architectures.json`, which the page "Differentiating a gradient"
+Results go to `benchmarks/results/architectures.json`, which the page "Differentiating a gradient"
 shows. Networks have random weights and ten classes. Exactness is measured in double precision, by
-the gradients of all parameters; speed in single precision, in training mode, contiguous, as a user
-writes the step.
+the gradients of all parameters. Speed is measured in single precision, in training mode and
+contiguous layout, with the step as a user writes it.
 
-Where stock autograd raises, because a function has no second derivative there, the reference is
-stock autograd on the same network with that function replaced by its formula.
+Where stock autograd raises, because a function has no second derivative, the reference is stock
+autograd on the same network with the function replaced by its formula.
 """
 
 import copy
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from benchmarks.timing import interleaved, median_row, ratios
+from benchmarks.timing import median_row, ratios, time_in_turns
 from reglib.double_backward import fast_double_backward
 from reglib.regularizers import input_gradient_penalty
 
@@ -43,7 +43,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 class Formulas(TorchFunctionMode):
-    """Replace what stock autograd cannot differentiate twice by its formula."""
+    """Replace functions that stock autograd cannot differentiate twice by their formulas."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -88,7 +88,7 @@ def gradient(model: nn.Module, *, formulas: bool = False) -> Tensor:
 
 
 def difference(network: nn.Module) -> tuple[float, str | None]:
-    """Return the relative difference from stock autograd, and what that raises, if it does."""
+    """Return the relative difference from stock autograd, and the error that it raises, if any."""
     raises = None
     try:
         expected = gradient(copy.deepcopy(network))
@@ -109,7 +109,7 @@ def step_of(model: nn.Module, *, formulas: bool) -> Callable[[], None]:
     return step
 
 
-def measured(name: str, *, rounds: int) -> dict[str, Any]:
+def measure(name: str, *, rounds: int) -> dict[str, Any]:
     """Measure one architecture."""
     network = network_of(name)
     training, raises = difference(copy.deepcopy(network).double().train())
@@ -118,7 +118,7 @@ def measured(name: str, *, rounds: int) -> dict[str, Any]:
         "stock": step_of(copy.deepcopy(network).train(), formulas=raises is not None),
         "fast": step_of(fast_double_backward(network.train()), formulas=False),
     }
-    seconds = interleaved(steps, rounds=rounds)
+    seconds = time_in_turns(steps, rounds=rounds)
     row = median_row("", name, ratios(seconds["stock"], seconds["fast"]), "x").as_json()
     return {
         "architecture": name,
@@ -132,11 +132,11 @@ def measured(name: str, *, rounds: int) -> dict[str, Any]:
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Measure all architectures, or two, and print a line of each."""
+    """Measure all architectures, or two, and print a line for each."""
     names = ("mobilenetv3_small_100", "vit_tiny_patch16_224") if quick else ARCHITECTURES
     rows = []
     for name in names:
-        rows.append(measured(name, rounds=1 if quick else 3))
+        rows.append(measure(name, rounds=1 if quick else 3))
         print(" ".join(f"{value!s:<24}" for value in rows[-1].values()), flush=True)
     return {
         "timm": timm.__version__,

@@ -1,9 +1,9 @@
-"""A whole training step, captured in a CUDA graph, against the same step as Python runs it.
+"""A whole training step, captured in a CUDA graph, against the same step run by Python.
 
 The step is forward pass, penalty on the input gradient, backward pass, SGD with momentum. "Plain"
-is without the penalty, and "fast" takes `reglib.fast_double_backward`. Beside them, for LeNet-5,
-stands what `torch.compile` makes of loss, penalty and gradients as one traced function, with
-`mode="reduce-overhead"`, which makes CUDA graphs too. *None of this was measured on a GPU yet.*
+is without the penalty, and "fast" takes `reglib.fast_double_backward`. For LeNet-5, `torch.compile`
+is timed too: it traces loss, penalty and gradients as one function, with `mode="reduce-overhead"`,
+which makes CUDA graphs as well. *None of this was measured on a GPU yet.*
 """
 
 import itertools
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.timing import Row, median_row, ratios, time_in_turns
 from benchmarks.training_step import CASES, Case, batch_of
 from reglib import captured, fast_double_backward, input_gradient_penalty
 
@@ -46,15 +46,15 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
 def rows(
     device: torch.device, *, rounds: int, cases: Mapping[str, Case] = CASES, calls: int = 10
 ) -> list[Row]:
-    """Time the steps on any device; what cannot run is said, and left out."""
-    found: list[Row] = []
+    """Time the steps on any device; steps that cannot run are reported and left out."""
+    rows: list[Row] = []
     for (name, case), size in itertools.product(cases.items(), BATCHES):
         compiled = name == "LeNet-5" and device.type == "cuda"
         steps = dict(_steps(case._replace(batch=size), device, compiled=compiled))
         repeated = {n: partial(_repeat, step, calls) for n, step in steps.items()}
-        seconds = interleaved(repeated, rounds=rounds)
-        found += _rows(f"{name}, batch {size}", seconds, calls)
-    return found
+        seconds = time_in_turns(repeated, rounds=rounds)
+        rows += _rows(f"{name}, batch {size}", seconds, calls)
+    return rows
 
 
 def _rows(title: str, seconds: Mapping[str, list[float]], calls: int) -> Iterator[Row]:
@@ -74,7 +74,7 @@ def _repeat(step: Step, calls: int) -> None:
 
 
 def _steps(case: Case, device: torch.device, *, compiled: bool) -> Iterator[tuple[str, Step]]:
-    """Yield steps by name, each with a network of its own, after the calls before a capture."""
+    """Yield steps by name, each with its own network, after the calls before a capture."""
     for name in [*TECHNIQUES, *[COMPILED] * compiled]:
         try:
             in_graphs = name == COMPILED
@@ -112,12 +112,12 @@ def _step(
         optimizer.step()
         return loss.detach()
 
-    whole = captured(step, optimizer, warm_up=WARM_UP) if capture else step
+    run_step = captured(step, optimizer, warm_up=WARM_UP) if capture else step
 
     def call() -> None:
         before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = numbers == "TF32"
-        whole(images, labels)
+        run_step(images, labels)
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
     return call

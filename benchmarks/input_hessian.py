@@ -1,11 +1,10 @@
-"""The input Hessian of EfficientNet-Lite0 on one image, against the way of the paper's authors.
+"""The input Hessian of EfficientNet-Lite0 on one image, against the method of the paper's authors.
 
-They take a vector-Jacobian product for each of the 1,000 classes, keep all of them, and decompose a
-dense matrix of 1,000 x 1,000. Their program makes the products of 32 classes at a time; here that
-is timed beside one class after the other, which a CPU may be faster with. Weights are random: the
-time of a product does not depend on them. How many products Lanczos takes depends on how even the
-probabilities are, so the logits are scaled until the likeliest class has the probability that is
-the median of photographs.
+They compute a vector-Jacobian product for each of the 1,000 classes, keep all of them, and
+decompose a dense matrix of 1,000 x 1,000. Their program computes the products of 32 classes at a
+time. One class at a time, which may be faster on a CPU, is timed too. Weights are random: the time
+of a product does not depend on them. The number of products of Lanczos depends on the
+probabilities. So the logits are scaled until the top probability is the median of photographs.
 """
 
 import warnings
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.timing import Row, interleaved, median_row, ratios, seconds_of
+from benchmarks.timing import Row, median_row, ratios, seconds_of, time_in_turns
 from reglib.double_backward import folded_copy
 from reglib.input_hessian import closed_form_hessian, decomposition, hessian_eigenpairs
 from reglib.saliency import caso, surrogate_loss
@@ -27,7 +26,7 @@ PAIR_GOAL, FULL_GOAL, ERROR_GOAL = 50, 2, 1e-4
 WAYS = ("authors' way", "authors' way, batches of 32")
 CLASSES = 1000
 TOP_PROBABILITY = 0.8
-OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
+AUTHORS_SETTINGS = Settings(step=0.1, max_iterations=10)
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
@@ -36,18 +35,18 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     network, images = subject(device, size, 4 if quick else 16)
     fast = folded_copy(network).to(memory_format=torch.channels_last)
     laid_out = images.contiguous(memory_format=torch.channels_last)
-    one = laid_out[:1]
+    image = laid_out[:1]
     functions: dict[str, Any] = {
         "authors' way": lambda: authors_eigenpairs(network, images[:1]),
         "authors' way, batches of 32": lambda: authors_eigenpairs(network, images[:1], batch=32),
-        "full with eigenvectors": lambda: decomposition(fast, one, n_vectors=None),
-        "full, Jacobian not kept": lambda: decomposition(fast, one, keep_jacobian=False),
+        "full with eigenvectors": lambda: decomposition(fast, image, n_vectors=None),
+        "full, Jacobian not kept": lambda: decomposition(fast, image, keep_jacobian=False),
     }
-    full = interleaved(functions, rounds=1, warm_up=0)
-    pair = interleaved(
+    full = time_in_turns(functions, rounds=1, warm_up=0)
+    pair = time_in_turns(
         {
-            "leading eigenpair": lambda: leading(network, one),
-            "leading eigenpair, folded": lambda: leading(fast, one),
+            "leading eigenpair": lambda: leading(network, image),
+            "leading eigenpair, folded": lambda: leading(fast, image),
         },
         rounds=3 if quick else 9,
     )
@@ -73,11 +72,11 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
         rows.append(median_row(TITLE, case, ratio, "x", at_least=FULL_GOAL))
     ratio = ratios(full["authors' way"], full["full, Jacobian not kept"])
     rows.append(median_row(TITLE, "authors' way / full, Jacobian not kept", ratio, "x"))
-    return [*rows, *_errors(fast, one), *_batch(fast, laid_out)]
+    return [*rows, *_errors(fast, image), *_batch(fast, laid_out)]
 
 
 def subject(device: torch.device, size: int, n_images: int) -> tuple[nn.Module, Tensor]:
-    """Build the network, with statistics of normalisation that keep its activations in range."""
+    """Build the network, with statistics of normalisation that bound its activations."""
     torch_state = torch.get_rng_state()
     torch.manual_seed(0)
     network: nn.Module = timm.create_model("efficientnet_lite0").to(device)
@@ -97,14 +96,14 @@ def subject(device: torch.device, size: int, n_images: int) -> tuple[nn.Module, 
 
 
 def leading(network: nn.Module, images: Tensor) -> Any:
-    """Compute the leading eigenpair of each image, from nothing."""
+    """Compute the leading eigenpair of each image from scratch."""
     return hessian_eigenpairs(closed_form_hessian(network, images))
 
 
 def authors_eigenpairs(network: nn.Module, image: Tensor, *, batch: int = 1) -> tuple[Tensor, ...]:
     """Decompose by backward passes for `batch` classes at a time and a Cholesky-like factor of A.
 
-    A batch of classes is one of as many copies of the image, as in the authors' program.
+    For a batch of classes, the image is repeated as often, as in the authors' program.
 
     Returns:
         Eigenvalues (c,), largest first, and eigenvectors (c, d).
@@ -128,14 +127,14 @@ def _gradients(logits: Tensor, inputs: Tensor, classes: Tensor) -> Tensor:
 
 def _errors(network: nn.Module, image: Tensor) -> list[Row]:
     exact = decomposition(network, image)
-    found = leading(network, image)
-    error = float((found.values[0, 0] / exact.values[0, 0] - 1).abs())
-    cosine = F.cosine_similarity(found.vectors[0, 0].flatten(), exact.vectors[0, 0].flatten(), 0)
+    pair = leading(network, image)
+    error = float((pair.values[0, 0] / exact.values[0, 0] - 1).abs())
+    cosine = F.cosine_similarity(pair.vectors[0, 0].flatten(), exact.vectors[0, 0].flatten(), 0)
     return [
         Row(
             benchmark=TITLE,
             case="leading eigenpair: products until it converged",
-            value=int(found.products[0]),
+            value=int(pair.products[0]),
             unit="",
         ),
         Row(
@@ -160,7 +159,7 @@ def _batch(network: nn.Module, images: Tensor) -> list[Row]:
 
     def interpret(images: Tensor, labels: Tensor) -> None:
         loss = surrogate_loss(network, images, labels, closed_form=True)
-        caso(loss, lambda1=1e-4, settings=OF_THE_AUTHORS)
+        caso(loss, lambda1=1e-4, settings=AUTHORS_SETTINGS)
 
     def one_by_one() -> None:
         for image, label in zip(images.split(1), labels.split(1), strict=True):

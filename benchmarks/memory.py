@@ -1,4 +1,4 @@
-"""Memory on the CPU: of the metrics, against the number of pixels, and of a training step."""
+"""Memory on the CPU, of metrics against the number of pixels, and of training steps."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ STEPS = {
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
-    """Measure each metric at each size of image in a process of its own; only on Linux."""
+    """Measure each metric at each image size in a separate process; only on Linux."""
     if sys.platform != "linux":
         return []
     rows = []
@@ -72,7 +72,7 @@ def _of_steps(network: str) -> list[Row]:
 
 
 def in_process(module: str, *arguments: str) -> str:
-    """Return what a module prints that is run in a process of its own."""
+    """Run a module in a separate process; return its output."""
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -93,7 +93,7 @@ class _Recorder(nn.Module):
 def measure(metric: str, side: int) -> tuple[float, int]:
     """Return the memory that a metric adds to the peak, in MiB, and its largest batch in bytes.
 
-    The network has as many parameters whatever the size of the images.
+    The number of the network's parameters does not depend on the size of the images.
     """
     network = build_network(
         "resnet", (1, side, side), 10, options={"width": 4, "blocks": (1, 1)}, seed=0

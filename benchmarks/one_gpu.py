@@ -1,16 +1,16 @@
-"""All that wants a GPU, in one call of nine minutes: `python -m benchmarks.one_gpu FOLDER`.
+"""Everything that needs a GPU, in one call of nine minutes: `python -m benchmarks.one_gpu FOLDER`.
 
-The tests that need a CUDA device, the captured step against the eager one, and a chapter at the
-profile `gpu` as far as it gets. All of it goes to FOLDER: logs, `captured_step.json`, and what was
-computed as `store.tar.gz`, in pieces of 15 MiB (join them by `cat`). Weights stay behind; unpacked,
-it is a store for `python -m suite keep CHAPTER gpu --store`. Each part runs whatever became of the
-one before. `--toy` rehearses it on any machine.
+The parts are the tests that need a CUDA device, the captured step against the eager step, and as
+much of a chapter at the profile `gpu` as time allows. FOLDER gets logs, `captured_step.json`, and
+the results as `store.tar.gz`, in pieces of 15 MiB (join them by `cat`). Weights are left out.
+Unpacked, it is a store for `python -m suite keep CHAPTER gpu --store`. Each part runs even if the
+one before failed. `--toy` rehearses the call on any machine.
 
-Besides what `suite compute` needs, the tests need pytest and mlxtend, the attacks, without which
-Top-GAP has no headline, foolbox and pyautoattack, DeepLIFT captum, and corruptions
-imagecorruptions: what a package is missing for is left out, and said. `pip wheel -w carried NAME`
-collects them for a machine without a network, and `pip install --no-index --find-links carried
-NAME` installs them there.
+Besides the packages of `suite compute`, the tests need pytest and mlxtend. The attacks, without
+which Top-GAP has no headline, need foolbox and pyautoattack, DeepLIFT captum, and corruptions
+imagecorruptions. Units whose package is missing are left out and reported. `pip wheel -w carried
+NAME` collects packages for a machine without a network, and `pip install --no-index --find-links
+carried NAME` installs them there.
 """
 
 import argparse
@@ -35,18 +35,18 @@ from suite.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS, STEPS = 150, 150  # seconds that the first two parts may take
-ENDING = 25  # seconds to pack what came out
+ENDING = 25  # seconds to pack the results
 PIECE = 15 * 2**20  # bytes of a file
-LARGEST = 8 * 2**20  # bytes of tensors of one result: weights are larger
+LARGEST = 8 * 2**20  # bytes of tensors of a result; weights are larger
 
 
 def main() -> None:
-    """Run the parts one after another, and say of each how it ended."""
+    """Run the parts one after another, and print how each ended."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_gpu", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--chapter", default="top_gap")
     parser.add_argument("--minutes", type=float, default=9.0, help="of all parts together")
-    parser.add_argument("--commit", default="", help="of these files, where git cannot say")
+    parser.add_argument("--commit", default="", help="of these files, if git does not know it")
     parser.add_argument("--toy", action="store_true", help="small sizes, on any machine")
     parser.add_argument("--steps", action="store_true", help=argparse.SUPPRESS)  # the second part
     options = parser.parse_args()
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _part(folder: Path, name: str, words: list[str], seconds: float) -> None:
-    """Run a part in a process of its own, in time, with its output in a log."""
+    """Run a part in a separate process, with a time limit and its output in a log."""
     start = time.monotonic()
     with (folder / f"{name}.log").open("w", encoding="utf-8") as log:
         try:
@@ -96,7 +96,7 @@ def _steps(folder: Path, *, toy: bool) -> None:
         "torch": torch.__version__,
         "rows": [],
     }
-    # The first one, which is compiled too, comes last, and what was timed before is there already.
+    # The first case, which is compiled too, comes last, when the other results are already written.
     for name in reversed(cases):
         how = {"rounds": 2 if toy else 15, "calls": 1 if toy else 10}
         about["rows"] += [row.as_json() for row in rows(device, cases={name: cases[name]}, **how)]
@@ -106,7 +106,7 @@ def _steps(folder: Path, *, toy: bool) -> None:
 
 
 def _pack(store: Store, folder: Path, commit: str) -> None:
-    """Pack results without weights, and with their commit where git could not say it."""
+    """Pack results without weights, and with their commit where git did not know it."""
     small = Store(store.folder.with_name("small"))
     for path in store.folder.glob("??/*.json"):
         if (record := store.read(path.stem)) is None:

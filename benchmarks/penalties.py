@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.timing import Row, median_row, ratios, time_in_turns
 from benchmarks.training_step import DENSITY_GOAL, LAYOUTS, Batch, Case, batch_of, plain_step
 from reglib.autodiff import input_gradient
 from reglib.double_backward import fast_double_backward
@@ -58,7 +58,7 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
     for label, (penalty, settings) in SETTINGS.items():
         steps[label] = lambda p=penalty, s=settings: _step(batch, model, p, s)  # type: ignore[misc]
     steps[LOGSUMEXP] = lambda: _logsumexp_step(batch, model)
-    seconds = interleaved(steps, rounds=rounds)
+    seconds = time_in_turns(steps, rounds=rounds)
     yield median_row("penalties", f"{name}: plain", [1000 * s for s in seconds["plain"]], "ms")
     for label in [*SETTINGS, LOGSUMEXP, "SoftPlus", "Group DRO"]:
         values = ratios(seconds[label], seconds["plain"])
@@ -80,7 +80,7 @@ def _step(batch: Batch, model: torch.nn.Module, penalty: str, settings: dict[str
 
 
 def _logsumexp_step(batch: Batch, model: torch.nn.Module) -> None:
-    """The gradient of PyTorch's logsumexp, which subtracts the largest logit."""
+    """Penalise the gradient of PyTorch's logsumexp, which subtracts the largest logit."""
     x = batch.inputs()
     logits = model(x)
     gradient = input_gradient(logits.logsumexp(1), x, create_graph=True)
@@ -91,8 +91,8 @@ def _logsumexp_step(batch: Batch, model: torch.nn.Module) -> None:
 def _of_classes(n: int, device: torch.device, rounds: int) -> Iterator[Row]:
     """Time the density's gradient against the number of classes.
 
-    "Gradients of all logits" is the search for the largest gradient among the classes that section
-    5 of the paper counts as O(n); logsumexp looks for the largest logit only.
+    "Gradients of all logits" searches the largest gradient among the classes, which section 5 of
+    the paper counts as O(n); logsumexp searches only the largest logit.
     """
     case = Case("mlp", {}, (1, 56, 28), 128, 0)
     batch = batch_of(case, device, LAYOUTS["channels-last"], n_classes=n)
@@ -109,7 +109,7 @@ def _of_classes(n: int, device: torch.device, rounds: int) -> Iterator[Row]:
         "logsumexp": lambda: _logsumexp_step(batch, model),
         "gradients of all logits": all_gradients,
     }
-    seconds = interleaved(steps, rounds=rounds)
+    seconds = time_in_turns(steps, rounds=rounds)
     for label in ("efficient", "logsumexp", "gradients of all logits"):
         name = f"MLP, {n} classes: {label} over the plain step"
         yield median_row("penalties", name, ratios(seconds[label], seconds["plain"]), "x")

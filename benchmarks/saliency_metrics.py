@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.timing import Row, median_row, ratios, time_in_turns
 from reglib.double_backward import fast_double_backward, folded_copy
 from suite import metrics
 from suite.data import load_data, to_float
@@ -59,7 +59,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     rows = []
     for name, goal in GOALS.items():
         brief = name == "entropy"  # more rounds of microseconds cost nothing
-        seconds = interleaved(
+        seconds = time_in_turns(
             {"reglib": ours[name], "Quantus": theirs[name]},
             rounds=50 if brief else rounds,
             warm_up=int(brief),
@@ -102,7 +102,7 @@ def _ours(subject: Subject) -> dict[str, Callable[[], Tensor]]:
         return x.amin((1, 2, 3), keepdim=True).expand_as(x)
 
     return {
-        "Faithfulness Estimate, mirrored pixels": lambda: faithfulness(metrics.inverted),
+        "Faithfulness Estimate, mirrored pixels": lambda: faithfulness(metrics.invert),
         "Faithfulness Estimate, black pixels": lambda: faithfulness(black),
         "local Lipschitz estimate": lambda: noisy(metrics.local_lipschitz_estimate),
         "max-sensitivity": lambda: noisy(metrics.max_sensitivity),
@@ -142,15 +142,17 @@ def _by_quantus(subject: Subject) -> dict[str, Callable[[], object]]:
     )
     sensitivity = quantus.MaxSensitivity(nr_samples=subject.n_samples, lower_bound=0.2, **QUIET)
     entropy = quantus.Complexity(**QUIET)
-    given = {**arguments, "a_batch": maps}
+    with_maps = {**arguments, "a_batch": maps}
     return {
         "Faithfulness Estimate, mirrored pixels": lambda: faithfulness["mirrored"](
-            **given, softmax=True
+            **with_maps, softmax=True
         ),
-        "Faithfulness Estimate, black pixels": lambda: faithfulness["black"](**given, softmax=True),
+        "Faithfulness Estimate, black pixels": lambda: faithfulness["black"](
+            **with_maps, softmax=True
+        ),
         "local Lipschitz estimate": lambda: lipschitz(**arguments, explain_func=explain),
         "max-sensitivity": lambda: sensitivity(**arguments, explain_func=explain),
-        "entropy": lambda: entropy(**given),
+        "entropy": lambda: entropy(**with_maps),
     }
 
 

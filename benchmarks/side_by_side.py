@@ -1,6 +1,6 @@
-"""Training steps with each method of the chapter "side by side", over one without a method.
+"""Training steps with each method of the chapter "side by side", over a step without a method.
 
-Of the pretrained network that it fine-tunes, also the memory of a step, on Linux.
+For the pretrained network that it fine-tunes, the memory of a step is measured too, on Linux.
 """
 
 import sys
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from benchmarks.memory import in_process, peak, reset_peak
 from benchmarks.tables import FINE_TUNED, PEAK
-from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.timing import Row, median_row, ratios, time_in_turns
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from suite import notebooks
 from suite.data import image_shape
@@ -28,7 +28,7 @@ TITLE = "side by side"
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
-    """Time the steps of all methods, which take turns, on two networks of the chapter."""
+    """Time the steps of all methods in turns, on two networks of the chapter."""
     panels = _panels()
     rows = _times("", panels[0], device, rounds=1 if quick else 15)
     tuned = next(p for p in panels if chapter.is_fine_tuned(p))
@@ -58,7 +58,7 @@ def _step(p: SimpleNamespace, method: str, device: torch.device) -> Callable[[],
 
 def _times(start: str, p: SimpleNamespace, device: torch.device, *, rounds: int) -> list[Row]:
     steps = {method: _step(p, method, device) for method in _methods(p)}
-    seconds = interleaved(steps, rounds=rounds)
+    seconds = time_in_turns(steps, rounds=rounds)
     plain = seconds.pop("none")
     rows = [median_row(TITLE, f"{start}none", [1000 * s for s in plain], "ms")]
     for method, times in seconds.items():
@@ -69,7 +69,7 @@ def _times(start: str, p: SimpleNamespace, device: torch.device, *, rounds: int)
 def step_of(
     unit: Training, shape: tuple[int, int, int], device: torch.device
 ) -> Callable[[], None]:
-    """Return what makes a step of a training on random images, without that of the optimizer."""
+    """Return a step of a training on random images, without the optimizer's."""
     network = build_network(unit.network, shape, 10, options=unit.network_options, seed=0)
     network = network.to(device).to(memory_format=torch.channels_last)
     network.train(not unit.fixed_statistics)
@@ -85,20 +85,20 @@ def step_of(
         model = fast_double_backward(network)
     context = penalties.TrainingContext(model, lambda: [images])
     names = {term.name for term in terms}
-    looked_at = bool(names - penalties.NEEDS_OWN_FORWARD)
+    penalised = bool(names - penalties.NEEDS_OWN_FORWARD)
 
     def step() -> None:
-        given = penalties.forward(
-            model if looked_at else plain,
-            images.detach().requires_grad_(looked_at),
+        batch = penalties.forward(
+            model if penalised else plain,
+            images.detach().requires_grad_(penalised),
             labels,
             torch.Generator(device).manual_seed(2),
             context=context,
             with_class_maps="class_map_l1" in names,
         )
-        loss = F.cross_entropy(given.logits, labels)
+        loss = F.cross_entropy(batch.logits, labels)
         for term in terms:
-            loss = loss + term.strength * term.penalty(given).mean()
+            loss = loss + term.strength * term.penalty(batch).mean()
         torch.autograd.backward(loss, inputs=list(network.parameters()))
 
     return step

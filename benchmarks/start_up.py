@@ -1,4 +1,4 @@
-"""Seconds that importing this library takes beyond importing PyTorch."""
+"""Seconds of importing this library, beyond those of importing PyTorch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What `compute` costs where every unit is stored already: a table of 10,000 of them."""
+"""The cost of `compute` when all units are stored: a table of 10,000 units."""
 
 import tempfile
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tables of what was measured, for the page "Differentiating a gradient"."""
+"""Tables of the measurements, for the pages of the book."""
 
 import json
 from collections.abc import Mapping
@@ -18,32 +18,33 @@ WAYS = {"fast": "fast view", "stock": "stock autograd"}
 STEP = ["panel", "method", "network", "ratio", "low", "high"]
 
 
-def measured(name: str) -> dict[str, Any] | None:
-    """Read what was measured on a device (cpu, cuda), or of architectures; None if nothing was."""
+def load(name: str) -> dict[str, Any] | None:
+    """Load the results of a device (cpu, cuda) or of architectures; None if there are none."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def heading(results: Mapping[str, Any]) -> str:
-    """Say when, where and with what something was measured."""
+    """Return a heading with machine, threads, date and version of results."""
     machine = f"{results['device']}, {results['threads']} threads, {results['date']}"
     return f"**{machine}**, PyTorch {results['versions']['torch']}:"
 
 
 def steps(results: Mapping[str, Any] | None) -> pd.DataFrame:
-    """List penalised steps as a user has them, two rows a network, as `suite.plots.ratios` asks.
+    """Return rows of penalised steps as a user has them, two a network, for `suite.plots.ratios`.
 
-    `times` is the time with stock autograd over that with the fast view, `word` what it amounts to.
+    `times` is the time with stock autograd over that with the fast view; `word` says which is
+    faster.
     """
-    found = {row["case"]: row for row in results["rows"]} if results else {}
+    cases = {row["case"]: row for row in results["rows"]} if results else {}
     rows = []
-    for network in dict.fromkeys(case.partition(":")[0] for case in found if NATURAL in case):
-        stock, fast = (found[f"{network}: {way}, {NATURAL}"] for way in ("stock", "fast"))
+    for network in dict.fromkeys(case.partition(":")[0] for case in cases if NATURAL in case):
+        stock, fast = (cases[f"{network}: {way}, {NATURAL}"] for way in ("stock", "fast"))
         title = network.partition(",")[0]
         (low, high), (first, last) = stock["quartiles"], fast["quartiles"]
         times = {"times": stock["value"] / fast["value"], "word": _word(low / last, high / first)}
         for way, name in WAYS.items():
-            row = found[f"{network}: {NATURAL}, {way} / plain"]
+            row = cases[f"{network}: {NATURAL}, {way} / plain"]
             ends = dict(zip(("low", "high"), row["quartiles"], strict=True))
             about = {"panel": "steps", "method": title, "network": name, "ratio": row["value"]}
             rows.append(about | ends | times)
@@ -51,7 +52,7 @@ def steps(results: Mapping[str, Any] | None) -> pd.DataFrame:
 
 
 def timm(results: Mapping[str, Any]) -> pd.DataFrame:
-    """List architectures, those that gain most first, with `times` and `word` as in `steps`."""
+    """Return rows of architectures, largest gain first, with `times` and `word` as in `steps`."""
     rows = pd.DataFrame(results["rows"]).sort_values("stock_over_fast", ascending=False)
     words = [_word(*quartiles) for quartiles in rows.quartiles]
     names = {"architecture": "method", "stock_over_fast": "times"}
@@ -63,49 +64,49 @@ def _word(low: float, high: float) -> str:
 
 
 def summary(rows: pd.DataFrame) -> Value:
-    """Return how many of some networks have the most frequent word, as a value for sentences."""
+    """Return the most frequent word and its number of networks, as a value for sentences."""
     if rows.empty:
         return Value()
-    of_networks = rows.drop_duplicates("method").word
-    words = of_networks.value_counts()
-    return Value(float(words.iloc[0]), n=len(of_networks), word=str(words.index[0]))
+    by_network = rows.drop_duplicates("method").word
+    words = by_network.value_counts()
+    return Value(float(words.iloc[0]), n=len(by_network), word=str(words.index[0]))
 
 
-def middle(rows: pd.DataFrame, way: str) -> Value:
-    """Return the median over networks of penalised steps over plain ones, as a value."""
+def median_ratio(rows: pd.DataFrame, way: str) -> Value:
+    """Return the median over networks of penalised steps over plain steps, as a value."""
     ratios = rows.ratio[rows.network == WAYS[way]]
     return Value(ratios.median(), n=len(ratios), word=summary(rows).word)
 
 
 def answer(cpu: pd.DataFrame, timm: pd.DataFrame, cuda: pd.DataFrame) -> pd.DataFrame:
-    """List for networks and devices whether the fast view pays, with badges as HTML."""
+    """Return a table that says for networks and devices whether the view is faster, in HTML."""
     several = f"{cpu.method.nunique()} convolutional networks"
     parts = [(several, "CPU, 2 threads", cpu), (several, "GPU, NVIDIA H200", cuda)]
     parts.insert(1, (f"{len(timm)} networks of the library timm", "CPU, 1 thread", timm))
     names = ("Networks", "Device", "A step with the view is", "Times as fast: median (range)")
     rows = []
     for networks, device, part in parts:
-        often, (low, median, high) = summary(part), part.times.quantile([0, 0.5, 1])
-        outcome = f"{badge(often.word)} for {often:.0f} of {often.n}"
+        majority, (low, median, high) = summary(part), part.times.quantile([0, 0.5, 1])
+        outcome = f"{badge(majority.word)} for {majority:.0f} of {majority.n}"
         cells = (networks, device, outcome, f"{median:.2f} ({low:.2f} to {high:.2f})")
         rows.append(dict(zip(names, cells, strict=True)))
     return pd.DataFrame(rows)
 
 
 def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
-    """List what a landscape penalty in evaluation mode costs, over a plain step.
+    """Return the cost of a landscape penalty in evaluation mode, over a plain step.
 
     Raises:
         ValueError: it was not measured.
     """
-    found = {row["case"]: row for row in results["rows"]}
+    cases = {row["case"]: row for row in results["rows"]}
     rows = []
-    for name in [case.removesuffix(LANDSCAPE) for case in found if case.endswith(LANDSCAPE)]:
-        ten = found[f"{name}{LANDSCAPE}"]
+    for name in [case.removesuffix(LANDSCAPE) for case in cases if case.endswith(LANDSCAPE)]:
+        ten = cases[f"{name}{LANDSCAPE}"]
         row = {"network": name, "step with the penalty": 10 * ten["value"] - 9}
         row |= {"one in ten with it": ten["value"]}
         row |= {"quartiles": "{:.2f} to {:.2f}".format(*ten["quartiles"])}
-        memory = found.get(f"{name}: landscape penalty / plain step", {"value": float("nan")})
+        memory = cases.get(f"{name}: landscape penalty / plain step", {"value": float("nan")})
         rows.append(row | {"memory of the penalty": memory["value"]})
     if not rows:
         raise ValueError("benchmarks/results: expected a landscape penalty; run 'make bench'")
@@ -113,7 +114,7 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def top_gap_steps(results: Mapping[str, Any]) -> pd.DataFrame:
-    """Return how much longer a training step with Top-GAP and L1 takes, with its quartiles."""
+    """Return the time of a training step with Top-GAP and L1 over a plain step, with quartiles."""
     rows = pd.DataFrame(results["rows"])
     rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith("training step")]
     case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
@@ -126,21 +127,21 @@ PEAK = ", peak above start"
 
 
 def method_steps(results: Mapping[str, Any] | None, network: str = "") -> dict[str, float]:
-    """Return what a step with each method of "side by side" takes, over one without.
+    """Return the time of a step with each method of "side by side", over a step without one.
 
-    It is empty where that was not measured; `network` is "" or `FINE_TUNED`.
+    The result is empty if nothing was measured; `network` is "" or `FINE_TUNED`.
     """
     rows = results["rows"] if results else []
-    found = {}
+    times = {}
     for row in rows:
-        of_network = row["case"].startswith(FINE_TUNED) == (network == FINE_TUNED)
-        if row["benchmark"] == "side by side" and row["unit"] == "x" and of_network:
-            found[row["case"].removeprefix(network)] = row["value"]
-    return found
+        matches = row["case"].startswith(FINE_TUNED) == (network == FINE_TUNED)
+        if row["benchmark"] == "side by side" and row["unit"] == "x" and matches:
+            times[row["case"].removeprefix(network)] = row["value"]
+    return times
 
 
 def fine_tuning_steps(results: Mapping[str, Any] | None) -> pd.DataFrame:
-    """List time and memory of a step of fine-tuning: `method`, over a plain step, and in MiB."""
+    """Return the time and memory of steps of fine-tuning, over a plain step, and in MiB."""
     rows = results["rows"] if results else []
     times = method_steps(results, FINE_TUNED)
     memory = {
@@ -148,19 +149,21 @@ def fine_tuning_steps(results: Mapping[str, Any] | None) -> pd.DataFrame:
         for row in rows
         if row["benchmark"] == "side by side" and row["unit"] == "MiB"
     }
-    found = [
+    costs = [
         {"method": method, "time": times.get(method, 1.0), "MiB": used}
         | {"memory": used / memory["none"]}
         for method, used in memory.items()
     ]
-    return pd.DataFrame(found, columns=["method", "time", "memory", "MiB"])
+    return pd.DataFrame(costs, columns=["method", "time", "memory", "MiB"])
 
 
 def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:
-    """List steps with each form of the marginal density's penalty, and by classes, over plain ones.
+    """Return a table of steps with each form of the density penalty, over plain steps.
+
+    Its rows are networks, or numbers of classes.
 
     Raises:
-        ValueError: they were not measured.
+        ValueError: the steps were not measured.
     """
     forms = {f"marginal density, {form} / plain": form for form in FORMS}
     forms |= {f"{form} over the plain step": form for form in FORMS}
@@ -168,8 +171,8 @@ def density_forms(results: Mapping[str, Any]) -> pd.DataFrame:
     for row in results["rows"]:
         network, _, what = row["case"].rpartition(": ")
         if what in forms:
-            found = {"network": network, "form": forms[what]}
-            rows.append(found | {"ratio": f"{row['value']:.3g}"})
+            labels = {"network": network, "form": forms[what]}
+            rows.append(labels | {"ratio": f"{row['value']:.3g}"})
     if not rows:
         raise ValueError("benchmarks/results: expected marginal density; run 'make bench'")
     table = pd.DataFrame(rows).pivot(index="network", columns="form", values="ratio")
@@ -192,7 +195,7 @@ def architectures(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _reason(error: str) -> str:
-    """Say in a word what PyTorch raised, if it did."""
+    """Return in a word what PyTorch raised; empty if it did not."""
     for function in ("hardsigmoid", "attention"):
         if function in error:
             return f"raises: {function}"

@@ -1,4 +1,4 @@
-"""Timing functions against one another, and the rows of the table of results."""
+"""Timing of functions in turns, and the rows of the table of results."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import torch
 class Row:
     """A number that was measured, with its quartiles where it is a median, and its goal.
 
-    `at_least` and `at_most` are the goal; both None where the project has set none.
+    `at_least` and `at_most` are the goal; both are None where the project has set no goal.
     """
 
     benchmark: str
@@ -39,12 +39,12 @@ class Row:
         return None if self.at_most is None else self.value <= self.at_most
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is written to the file of results, numbers to four digits."""
-        spread = self.quartiles and [_rounded(value) for value in self.quartiles]
+        """Return the row for the file of results, with numbers to four digits."""
+        spread = self.quartiles and [_round(value) for value in self.quartiles]
         return {
             "benchmark": self.benchmark,
             "case": self.case,
-            "value": _rounded(self.value),
+            "value": _round(self.value),
             "unit": self.unit,
             "quartiles": spread,
             "goal": self.goal or None,
@@ -52,7 +52,7 @@ class Row:
         }
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
@@ -71,7 +71,7 @@ def median_row(
     )
 
 
-def interleaved(
+def time_in_turns(
     functions: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
     """Time functions in turns, so that whatever slows the machine slows all of them.
@@ -79,7 +79,7 @@ def interleaved(
     Args:
         functions: what to time, by name.
         rounds: how often each is timed.
-        warm_up: rounds before those.
+        warm_up: untimed rounds before them.
 
     Returns:
         For each name the seconds of each round.

@@ -1,9 +1,9 @@
-"""Top-GAP against global average pooling, its network against the backbone, attacks by the image.
+"""Top-GAP against average pooling, its network against the backbone, and attacks on it.
 
-Pooling is timed forward and backward, alone and with the L1 penalty on the class maps; on CUDA,
-where one kernel does both, its forward pass is timed against one that only reads the maps. Steps
-are those of training: forward, backward, no optimizer. The attack is PGD with 20 steps, against the
-loop of Foolbox on the network as it was trained.
+Pooling is timed forward and backward, alone and with the L1 penalty on the class maps. On CUDA,
+where one kernel computes both, its forward pass is timed against a pass that only reads the maps.
+Training steps are forward and backward, without the optimizer. The attack is PGD with 20 steps,
+against the loop of Foolbox on the unfolded network.
 """
 
 import importlib
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import get_model
 
-from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.timing import Row, median_row, ratios, time_in_turns
 from reglib.top_gap import TopGAPNet, class_map_l1, top_gap, top_gap_and_l1
 from suite.attacks import pgd
 from suite.networks import build_network
@@ -53,7 +53,7 @@ def _pooling(shape: tuple[int, int, int, int], device: torch.device, rounds: int
         pooled = top_gap_and_l1(maps, k=k)
         return pooled.logits + pooled.l1[:, None]
 
-    seconds = interleaved(
+    seconds = time_in_turns(
         {
             "average": there_and_back(lambda m: m.mean((2, 3))),
             "topk": there_and_back(topk),
@@ -84,7 +84,7 @@ def _pooling(shape: tuple[int, int, int, int], device: torch.device, rounds: int
 def _against_reading(maps: Tensor, k: int, rounds: int) -> Row:
     passes = {"reading": maps.sum, "kernel": lambda: top_gap_and_l1(maps, k=k)}
     repeated = {name: lambda f=f: [f() for _ in range(20)] for name, f in passes.items()}
-    seconds = interleaved(repeated, rounds=rounds)
+    seconds = time_in_turns(repeated, rounds=rounds)
     values = ratios(seconds["kernel"], seconds["reading"])
     case = f"{list(maps.shape)}, k = {k}: Top-GAP and L1, forward / sum of the maps"
     return median_row(TITLE, case, values, "x", at_most=READING_GOAL)
@@ -96,16 +96,16 @@ def _small(device: torch.device) -> dict[str, nn.Module]:
         "backbone": build_network("resnet", (3, 32, 32), 10, options=BACKBONE, seed=0),
         "Top-GAP": build_network("top_gap", (3, 32, 32), 10, options=options, seed=0),
     }
-    return _laid_out(made, device)
+    return _lay_out(made, device)
 
 
 def _of_paper(device: torch.device) -> dict[str, nn.Module]:
-    """Return ResNet-18 and what the paper makes of it for CUB: 200 classes, 256 filters."""
+    """Return ResNet-18, and the paper's Top-GAP network for CUB: 200 classes, 256 filters."""
     plain = get_model("resnet18", num_classes=200)
-    return _laid_out({"backbone": plain, "Top-GAP": TopGAPNet(plain, 200, k=256)}, device)
+    return _lay_out({"backbone": plain, "Top-GAP": TopGAPNet(plain, 200, k=256)}, device)
 
 
-def _laid_out(networks: dict[str, nn.Module], device: torch.device) -> dict[str, nn.Module]:
+def _lay_out(networks: dict[str, nn.Module], device: torch.device) -> dict[str, nn.Module]:
     layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
     return {name: net.to(device).to(memory_format=layout) for name, net in networks.items()}
 
@@ -115,7 +115,7 @@ def _steps(device: torch.device, rounds: int) -> list[Row]:
         "ResNet of width 16, pyramid of 64 filters, 32 pixels": (_small(device), 64, 32),
         "ResNet-18, pyramid of 256 filters, 224 pixels": (_of_paper(device), 16, 224),
     }
-    return [_step(case, *of, device, rounds) for case, of in cases.items()]
+    return [_step(case, *options, device, rounds) for case, options in cases.items()]
 
 
 def _step(
@@ -141,7 +141,7 @@ def _step(
 
         return call
 
-    seconds = interleaved({name: step(net) for name, net in networks.items()}, rounds=rounds)
+    seconds = time_in_turns({name: step(net) for name, net in networks.items()}, rounds=rounds)
     name = f"training step, {case}, batch {batch}: with L1 / backbone"
     return median_row(TITLE, name, ratios(seconds["Top-GAP"], seconds["backbone"]), "x")
 
@@ -154,7 +154,7 @@ def _attacks(device: torch.device, rounds: int) -> list[Row]:
     foreign = foolbox.PyTorchModel(network, bounds=(0, 1), device=device)
     attack = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=20)
     generator = torch.Generator(device)
-    seconds = interleaved(
+    seconds = time_in_turns(
         {
             "ours": lambda: pgd(network, images, epsilon=8 / 255, steps=20, generator=generator),
             "Foolbox": lambda: attack(foreign, images, labels, epsilons=8 / 255),

@@ -1,11 +1,12 @@
-"""Forward and backward pass with a penalty on an input gradient, against those without.
+"""Forward and backward passes with a penalty on an input gradient, against passes without.
 
 Plain steps are timed in both layouts. Penalised ones are timed as training does them (`fast`:
 channels-last, `reglib.double_backward`), with stock autograd in both layouts, and by
 forward-over-reverse differentiation, which needs no second derivative of a layer.
 
-"As a user has it" is contiguous network and images, and `loss.backward()`, by the images too. Two
-networks are timed so alone, in the settings of old complaints about stock autograd.
+"As a user has it" means contiguous network and images, and `loss.backward()`, which also
+differentiates with respect to the images. Two networks are timed only in this way, in the settings
+of old complaints about stock autograd.
 """
 
 import warnings
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.timing import Row, interleaved, median_row, ratios
+from benchmarks.timing import Row, median_row, ratios, time_in_turns
 from reglib.autodiff import input_gradient
 from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.landscape import curvature_penalty, importance_landscape
@@ -58,7 +59,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     for name, case in COMPLAINTS.items():
         techniques = ["contiguous", *NATURAL.values()]
         steps = {technique: step(case, device, technique) for technique in techniques}
-        seconds = interleaved(steps, rounds=1 if quick else 5)
+        seconds = time_in_turns(steps, rounds=1 if quick else 5)
         rows += [*_times(name, case, seconds), *_natural_rows(name, case, seconds)]
     return rows
 
@@ -84,7 +85,7 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
         technique: step(case, device, technique)
         for technique in (*LAYOUTS, *STEPS, "stock, channels-last", *NATURAL.values())
     }
-    seconds = interleaved(steps, rounds=rounds)
+    seconds = time_in_turns(steps, rounds=rounds)
     title = f"{name}, batch {case.batch}"
     yield from _times(name, case, seconds)
     yield from _natural_rows(name, case, seconds)
@@ -121,12 +122,12 @@ class Batch(NamedTuple):
     labels: Tensor
 
     def backward(self, loss: Tensor) -> None:
-        """Give each parameter its gradient, and nothing else."""
+        """Compute the gradients of the parameters, and nothing else."""
         self.network.zero_grad()
         torch.autograd.backward(loss, inputs=list(self.network.parameters()))
 
     def inputs(self) -> Tensor:
-        """Return the images, to be differentiated by."""
+        """Return the images with a gradient required."""
         return self.images.detach().requires_grad_()
 
 
@@ -165,7 +166,7 @@ def penalised_step(batch: Batch, model: nn.Module) -> None:
 
 
 def natural_step(batch: Batch, model: nn.Module) -> None:
-    """The same as a user writes it, which gives the images their gradient too."""
+    """Differentiate the penalised loss as a user does, with respect to the images too."""
     loss = penalised_loss(batch, model)
     batch.network.zero_grad()
     loss.backward()
@@ -180,7 +181,7 @@ def penalised_loss(batch: Batch, model: nn.Module) -> Tensor:
 
 
 def density_step(batch: Batch, model: nn.Module) -> None:
-    """The same with the input gradient of the logits' logsumexp."""
+    """Differentiate the loss with a penalty on the input gradient of the logits' logsumexp."""
     x = batch.inputs()
     logits = model(x)
     gradient = input_gradient(logits.logsumexp(1), x, create_graph=True)
@@ -218,7 +219,7 @@ def _itself(network: nn.Module) -> nn.Module:
     return network
 
 
-# What a technique makes of the network, once, and what it then does with it in each step.
+# Techniques: how each prepares the network once, and how it differentiates in each step.
 STEPS: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[Batch, nn.Module], None]]] = {
     "stock": (_itself, penalised_step),
     "fast": (fast_double_backward, penalised_step),

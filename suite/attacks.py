@@ -1,7 +1,7 @@
 """Adversarial attacks on images in [0, 1]: thin calls of Foolbox and AutoAttack.
 
-An attack returns images, (B, C, H, W), and is aimed at the class that the network predicts for the
-clean image. So one attack answers both questions: is the prediction unchanged, and is it (still)
+An attack returns images, (B, C, H, W). It is aimed at the class that the network predicts for the
+clean image, so one attack answers two questions: is the prediction unchanged, and is it still
 correct?
 """
 
@@ -26,8 +26,8 @@ BATCH_SIZE = 128
 Perturb = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
-class Attacked(NamedTuple):
-    """What an attack came to.
+class Outcome(NamedTuple):
+    """Which predictions survive an attack.
 
     Args:
         unchanged: the prediction is that of the clean image, (B,): "robust" in the paper.
@@ -38,18 +38,18 @@ class Attacked(NamedTuple):
     correct: Tensor
 
 
-def judged(model: nn.Module, images: Tensor, attacked: Tensor, labels: Tensor) -> Attacked:
+def judge_attack(model: nn.Module, images: Tensor, attacked: Tensor, labels: Tensor) -> Outcome:
     """Evaluate a network on attacked images, possibly crafted on another network.
 
     Args:
-        model: network; a copy in evaluation mode is asked.
+        model: network; a copy in evaluation mode is evaluated.
         images, attacked: clean and attacked images, (B, C, H, W).
         labels: (B,).
     """
     frozen = folded_copy(model)
-    before, after = (_predicted(frozen, x) for x in (images, attacked))
+    before, after = (_predict(frozen, x) for x in (images, attacked))
     unchanged = before == after
-    return Attacked(unchanged, unchanged & (before == labels))
+    return Outcome(unchanged, unchanged & (before == labels))
 
 
 def fgsm(model: nn.Module, images: Tensor, *, epsilon: float, norm: str = "linf") -> Tensor:
@@ -62,17 +62,17 @@ def fgsm(model: nn.Module, images: Tensor, *, epsilon: float, norm: str = "linf"
     Args:
         model: network from images in [0, 1] to logits. A copy in evaluation mode is attacked.
         images: (B, C, H, W) in [0, 1].
-        epsilon: largest change: of a value under "linf", of the image under "l2".
+        epsilon: largest change of a value under "linf", of the image under "l2".
         norm: "linf" or "l2".
 
     Raises:
-        UsageError: images outside [0, 1]; epsilon not above 0, or above the largest change; unknown
-            norm.
+        UsageError: images outside [0, 1]; epsilon not above 0, or larger than any change can be;
+            unknown norm.
 
     Source: :cite:t:`goodfellow2015`.
     """
     _check(images, epsilon, norm)
-    return _attacked(model, images, _by_foolbox("FastGradientAttack", norm, epsilon), None)
+    return _attack(model, images, _by_foolbox("FastGradientAttack", norm, epsilon), None)
 
 
 def pgd(
@@ -91,8 +91,8 @@ def pgd(
     .. math:: x \leftarrow \text{clip}_{\|x - x_0\| \le \epsilon}
         (x + \rho \, \epsilon \, \text{sign} \nabla_x H(\hat c, f(x)))
 
-    The defaults are those of Foolbox under "linf", which the paper names. With :math:`\rho` = 1/30
-    and 20 steps a value moves by two thirds of `epsilon` at most; 60 steps cross the ball.
+    The defaults are those of Foolbox under "linf", which the paper names. With :math:`\rho` = 1/30,
+    20 steps move a value by at most two thirds of `epsilon`; 60 steps cross the ball.
 
     Args:
         model, images, epsilon, norm: see `fgsm`.
@@ -110,7 +110,7 @@ def pgd(
     check_positive(steps=steps, restarts=restarts, relative_step=relative_step)
     options = {"steps": steps, "rel_stepsize": relative_step}
     perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
-    return _attacked(model, images, perturb, generator)
+    return _attack(model, images, perturb, generator)
 
 
 def auto_attack(
@@ -125,20 +125,20 @@ def auto_attack(
     n_targets: int = 9,
     queries: int = 5000,
 ) -> Tensor:
-    """Attack by the parts of AutoAttack, in their authors' program, each where the last ones fail.
+    """Attack by the parts of AutoAttack, in their authors' program.
 
-    The parts are APGD with cross-entropy ("apgd-ce"), APGD aimed at the likeliest other classes by
-    a ratio of logits ("apgd-t"), FAB aimed at them, which looks for the smallest change that does
-    ("fab-t"), and Square, which asks for logits only ("square"). The defaults are the standard
-    version. An image is unchanged if all parts fail.
+    Each part attacks the images on which the parts before it failed. "apgd-ce" is APGD with
+    cross-entropy, "apgd-t" APGD by a ratio of logits, aimed at the likeliest other classes, "fab-t"
+    FAB, which looks for the smallest change to them, and "square" Square, which needs logits only.
+    The defaults are the standard version. A prediction is unchanged if all parts fail.
 
     Args:
         model, images, epsilon, norm: see `fgsm`.
         generator: source of random starts and squares.
-        parts: which, in their order.
-        steps: of APGD and FAB.
-        n_targets: likeliest other classes to aim at, or all if there are fewer.
-        queries: of Square.
+        parts: names of the parts, in their order.
+        steps: steps of APGD and FAB.
+        n_targets: number of likeliest other classes to aim at; all if there are fewer.
+        queries: queries of Square.
 
     Raises:
         ValueError, UsageError: see `pgd`; an unknown part, or none; "apgd-t" with fewer than four
@@ -162,7 +162,7 @@ def auto_attack(
             four = "four classes or more for 'apgd-t'"
             raise expected("parts", four, f"{n_classes}; leave it out")
         aimed = {"n_target_classes": min(n_targets, n_classes - 1), "n_iter": steps}
-        logged = {"logger": LOGGER}  # of gradients that vanish; else a warning
+        logged = {"logger": LOGGER}  # it logs vanishing gradients, which would be warnings
         programs: dict[str, tuple[str, dict[str, Any]]] = {
             "apgd-ce": ("autopgd_base:APGDAttack", {"n_iter": steps, **logged}),
             "apgd-t": ("autopgd_base:APGDAttack_targeted", {**aimed, **logged}),
@@ -170,31 +170,31 @@ def auto_attack(
             "square": ("square:SquareAttack", {"n_queries": queries, "resc_schedule": False}),
         }
 
-        def in_rows(shown: Tensor) -> Tensor:
-            """Make the gradient contiguous, of which the programs take a view as rows."""
-            if shown.requires_grad:
-                shown.register_hook(Tensor.contiguous)
-            return frozen(shown)
+        def forward(images: Tensor) -> Tensor:
+            """Make the gradient contiguous, since the programs view it as rows."""
+            if images.requires_grad:
+                images.register_hook(Tensor.contiguous)
+            return frozen(images)
 
         result, left = x.clone(), torch.arange(len(x), device=x.device)
         for part in parts:
             name, options = programs[part]
             program = pkgutil.resolve_name(f"pyautoattack.{name}")
-            attacked = program(in_rows, **common, **options)
-            result[left] = attacked.perturb(x[left].contiguous(), predicted[left])
+            attack = program(forward, **common, **options)
+            result[left] = attack.perturb(x[left].contiguous(), predicted[left])
             left = left[frozen(result[left]).argmax(1) == predicted[left]]
             if not len(left):
                 break
         return result
 
-    return _attacked(model, images, perturb, generator)
+    return _attack(model, images, perturb, generator)
 
 
 ATTACKS: dict[str, Callable[..., Tensor]] = {a.__name__: a for a in (auto_attack, fgsm, pgd)}
 
 
 @torch.no_grad()
-def _predicted(model: nn.Module, images: Tensor) -> Tensor:
+def _predict(model: nn.Module, images: Tensor) -> Tensor:
     logits = torch.cat([model(x) for x in images.split(BATCH_SIZE)])
     if not logits.isfinite().all():
         raise expected("model", "finite logits", "infinity or NaN; has the training diverged?")
@@ -202,7 +202,7 @@ def _predicted(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **options: Any) -> Perturb:
-    """Return an attack of Foolbox, which imports a name that SciPy is about to move."""
+    """Return an attack of Foolbox; its import of a deprecated name of SciPy would warn."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
         foolbox = pkgutil.resolve_name("foolbox")
@@ -216,22 +216,22 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
     return perturb
 
 
-def _attacked(
+def _attack(
     model: nn.Module, images: Tensor, perturb: Perturb, generator: Generator | None
 ) -> Tensor:
     """Attack images, batch by batch.
 
-    `perturb` gets a frozen copy of the network, a batch of images and their predicted classes; the
-    random numbers it draws from PyTorch's global source are those of `generator`.
+    `perturb` gets a frozen copy of the network, a batch of images and their predicted classes. It
+    draws from PyTorch's global generator, which is seeded by `generator` meanwhile.
     """
-    # The copy of the network keeps gradients and modes of an attack away from the caller's.
+    # A copy, so that an attack changes neither gradients nor mode of the caller's network.
     frozen = folded_copy(model)
     batches = images.detach().split(BATCH_SIZE)
     with torch.random.fork_rng(enabled=generator is not None):
         if generator is not None:
             seed = torch.randint(2**31, (), generator=generator, device=generator.device)
             torch.manual_seed(int(seed))
-        return torch.cat([perturb(frozen, x, _predicted(frozen, x)) for x in batches])
+        return torch.cat([perturb(frozen, x, _predict(frozen, x)) for x in batches])
 
 
 def _check(images: Tensor, epsilon: float, norm: str) -> None:

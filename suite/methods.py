@@ -1,4 +1,4 @@
-"""The methods of the book: what each is called and drawn as, and what it changes in a training.
+"""The methods of the book: their names and colours, and what each changes in a training.
 
 To compare a method of your own, add a line to the list of the chapter.
 """
@@ -10,11 +10,11 @@ GREY, BLUE, ORANGE, GREEN = "#767676", "#0173b2", "#de8f05", "#029e73"
 RED, PINK, SKY, BROWN, BLACK = "#d55e00", "#cc78bc", "#56b4e9", "#8c5a2b", "#222222"
 PURPLE, OLIVE = "#882255", "#7f7f00"
 
-Fields = dict[str, Any]  # of a `suite.units.Training`, by name
-Change = Callable[[Fields, float], Fields]  # of these, by the strength of a method
+Fields = dict[str, Any]  # fields of a `suite.units.Training`, by name
+Change = Callable[[Fields, float], Fields]  # changes them, by the strength of a method
 
 
-def unchanged(fields: Fields, strength: float) -> Fields:
+def keep(fields: Fields, strength: float) -> Fields:
     """Return the fields as they are."""
     return fields
 
@@ -30,7 +30,7 @@ def penalty(name: str, **settings: Any) -> Change:
 
 
 def attack(parts: int, weight: float = 0.5, **settings: Any) -> Change:
-    """Train on attacked images, too: the strength is the radius, a step one of so many parts."""
+    """Train on attacked images too: the strength is the radius, which `parts` steps add up to."""
 
     def change(fields: Fields, strength: float) -> Fields:
         sizes = {"epsilon": strength, "step_size": strength / parts}
@@ -49,58 +49,58 @@ def option(name: str, value: Callable[[float], Any] = float) -> Change:
     return change
 
 
-def fixed(**values: Any) -> Change:
+def set_fields(**values: Any) -> Change:
     """Set fields, whatever the strength."""
     return lambda fields, strength: fields | values
 
 
-def both(first: Change, second: Change) -> Change:
-    """Change a training in two ways."""
+def chain(first: Change, second: Change) -> Change:
+    """Make two changes, one after the other."""
     return lambda fields, strength: second(first(fields, strength), strength)
 
 
 def cure(fields: Fields, strength: float) -> Fields:
-    """Penalise curvature along a radius that rises by equal steps, to 1.5 in the last epoch."""
+    """Add CURE with a radius that rises by equal steps, to 1.5 in the last epoch."""
     epochs = fields["epochs"]
     radii = [round(1.5 * (epoch + 1) / epochs, 6) for epoch in range(epochs)]
     return penalty("cure", radius=radii)(fields, strength)
 
 
-def scheduled(fields: Fields, **when: int | None) -> Fields:
-    """Add `every` or `warm_up`, unless 0 or None, to all penalties but attacks, which act fully."""
+def schedule(fields: Fields, **when: int | None) -> Fields:
+    """Add `every` or `warm_up`, unless 0 or None, to all penalties except attacks."""
     more = {name: steps for name, steps in when.items() if steps}
     terms = fields.get("penalties", {}).items()
     return fields | {"penalties": {n: t if n == "adversarial" else t | more for n, t in terms}}
 
 
 class Method(NamedTuple):
-    """A method: its name in rows and in tables, its colour, what it changes, and a short name."""
+    """A method: its name in rows and in tables, its colour, its change, and a short name."""
 
     name: str
     title: str
     colour: str = ""
-    apply: Change = unchanged
+    apply: Change = keep
     short: str = ""
 
 
 smooth = option("softplus", lambda strength: 1 / strength)  # the smaller β, the smoother
-balanced = fixed(balance_groups=True)
-group_dro = fixed(balance_groups=True, group_dro=0.01)
+balanced = set_fields(balance_groups=True)
+group_dro = set_fields(balance_groups=True, group_dro=0.01)
 several_steps = {"n_steps": 3, "random_start": True}
 pgd = attack(3, **several_steps)
 input_gradient, logit_gradient = penalty("input_gradient"), penalty("logit_gradient")
 density, class_map_l1 = penalty("marginal_density"), penalty("class_map_l1")
 stable, naive = (penalty("marginal_density", implementation=n) for n in ("stable", "naive"))
 
-# By chapter, in the order of its tables. A chapter's own method is blue, what it is compared with
-# grey; methods of one colour share no figure, and those without one get what is left.
-twice, of_label = "input gradient (double backpropagation)", "gradient of the label's logit"
-differences, of_differences = "input gradient, finite differences", penalty("finite_difference")
+# By chapter, in the order of its tables. A chapter's own method is blue, and its baseline grey.
+# Methods of one colour share no figure; methods without a colour get an unused one.
+double, label_logit = "input gradient (double backpropagation)", "gradient of the label's logit"
+differences, finite_difference = "input gradient, finite differences", penalty("finite_difference")
 SIDE_BY_SIDE = [
     Method("none", "none", GREY),
-    Method("input_gradient", twice, ORANGE, input_gradient, "input gradient"),
-    Method("finite_difference", differences, "", of_differences, "finite differences"),
-    Method("logit_gradient", of_label, GREY, logit_gradient, "label's logit"),
+    Method("input_gradient", double, ORANGE, input_gradient, "input gradient"),
+    Method("finite_difference", differences, "", finite_difference, "finite differences"),
+    Method("logit_gradient", label_logit, GREY, logit_gradient, "label's logit"),
     Method("density", "marginal density", BLUE, density),
     Method("cure", "CURE", RED, cure),
     Method("target", "PILCRO target", BLUE, penalty("landscape_target")),
@@ -125,15 +125,15 @@ MARGINAL_DENSITY = [
     Method("density", "density", BLUE, density, "marginal density"),
     Method("density_stable", "density, stable", SKY, stable),
     Method("density_naive", "density, naive", PINK, naive),
-    Method("group_dro_density", "Group DRO + density", BLACK, both(group_dro, density)),
+    Method("group_dro_density", "Group DRO + density", BLACK, chain(group_dro, density)),
 ]
 BALANCED = "_balanced"  # ends the names of methods whose batches have as many images of each group
 MARGINAL_DENSITY += [
-    Method(f"{m.name}{BALANCED}", f"{m.title}, balanced", "", both(balanced, m.apply))
+    Method(f"{m.name}{BALANCED}", f"{m.title}, balanced", "", chain(balanced, m.apply))
     for m in MARGINAL_DENSITY
     if m.name in ("standard", "input_gradient", "density")
 ]
-# What is joined by "+" in a name is applied in turn; the strength of "pool" is the share k.
+# Parts of a name that are joined by "+" are applied in turn; the strength of "pool" is the share k.
 TOP_GAP = [
     Method("none", "unmodified", GREY),
     Method("pool", "pooling", RED, option("k")),
@@ -152,7 +152,7 @@ TOP_GAP = [
     Method("last", "L1 on the last activations", BROWN, penalty("activation_l1", layers="last")),
     Method("all", "L1 on all activations", PINK, penalty("activation_l1", layers="all")),
 ]
-# Ways to explain a network, which change nothing in its training.
+# Methods that explain a network and change nothing in its training.
 SALIENCIES = [
     Method("logit_gradient", "gradient", GREY),
     Method("smooth_grad", "SmoothGrad", GREEN),

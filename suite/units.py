@@ -1,8 +1,8 @@
 """Units of work: everything that decides a result, as values that turn into JSON.
 
-A field that has its default value is left out of a unit's identity. So a field can be added
-without changing what older results are called, and a default must never change: a new meaning
-takes a new number in `VERSIONS`.
+A unit's identity leaves out fields with their default values. So a new field does not change the
+keys of older results, and a default must never change: a new meaning takes a new number in
+`VERSIONS`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from suite.errors import expected
 Values = Mapping[str, Any]  # parameters, or settings, by name
 VERSIONS = {"training": 1, "pretrained": 2, "measurement": 2}
 
-# What a field must be, in words, and the predicate that says so; the metadata of the field.
+# What a field must be, in words, and the predicate that decides it: the metadata of the field.
 Rule = Mapping[str, Any]
 
 
@@ -30,15 +30,15 @@ def rule(expected: str, holds: Callable[[Any], bool]) -> Rule:
     return {"expected": expected, "holds": holds}
 
 
-def optional(of: Rule) -> Rule:
-    """Return a rule that None fulfils as well."""
-    return rule(f"{of['expected']} or None", lambda value: value is None or of["holds"](value))
+def optional(base: Rule) -> Rule:
+    """Return a rule that also accepts None."""
+    return rule(f"{base['expected']} or None", lambda value: value is None or base["holds"](value))
 
 
-def require(name: str, value: object, of: Rule) -> None:
-    """Raise a `UsageError` that names a field and what it must be, unless a rule holds."""
-    if not of["holds"](value):
-        raise expected(name, of["expected"], f"{value!r} ({type(value).__name__})")
+def require(name: str, value: object, field_rule: Rule) -> None:
+    """Raise a `UsageError` that names a field and what it must be, unless its rule holds."""
+    if not field_rule["holds"](value):
+        raise expected(name, field_rule["expected"], f"{value!r} ({type(value).__name__})")
 
 
 class _Checked:
@@ -82,7 +82,7 @@ def is_rising(value: Any, holds: Callable[[Any], bool]) -> bool:
 
 
 def is_settings(value: Any) -> bool:
-    """Say whether a value is a mapping from names to what JSON can hold."""
+    """Whether a value is a mapping from names to JSON values."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -102,7 +102,7 @@ SHARE = rule("a number from 0 to below 1", lambda v: is_finite(v) and 0 <= v < 1
 ZOOM = rule("a finite number above 1, or None", lambda v: v is None or (is_finite(v) and v > 1))
 RANGE = rule("two finite numbers, low < high", lambda v: is_rising(v, is_finite) and len(v) == 2)
 RISING = rule("rising positive integers", lambda v: is_rising(v, COUNT["holds"]))
-NO_DECAYS = rule("none beside cosine_epochs", lambda v: not v)
+NO_DECAYS = rule("none together with cosine_epochs", lambda v: not v)
 SETTINGS = rule("names and values", is_settings)
 PENALTIES = rule("names, and settings for each", is_settings)
 PRECISION = rule("float32 or bfloat16", lambda v: v in ("float32", "bfloat16"))
@@ -119,47 +119,48 @@ class Training(_Checked):
         network: name of the network (see `suite.networks.NETWORKS`).
         network_options: further arguments of the network.
         pixel_range: values that black and white get.
-        n_train: only the first images of the training split; None for all.
-        epochs, batch_size, optimizer, learning_rate: of the training; without an epoch it is the
-            network as it starts, which is made anew wherever it is measured, and not stored.
-        penalties: for each name in `suite.training.penalties.PENALTIES` its settings, of which
-            "strength" is the coefficient; with "every" a penalty acts, in full strength, in steps
-            T, 2T, ... of the training only, and with "warm_up" its coefficient rises from zero,
-            by equal steps, in so many steps.
-        group_dro: step size of Group DRO, which then takes the place of the mean cross-entropy;
-            None for none. The data set must have groups.
+        n_train: number of training images, the first of the split; None for all.
+        epochs, batch_size, optimizer, learning_rate: of the training; with 0 epochs the network is
+            the initial one, which is not stored but rebuilt for each measurement.
+        penalties: for each name in `suite.training.penalties.PENALTIES` its settings. "strength" is
+            the coefficient; with "every" a penalty acts, in full strength, only in steps T, 2T, ...
+            of the training; with "warm_up" its coefficient rises from zero by equal steps, during
+            so many steps.
+        group_dro: step size of Group DRO, which then replaces the mean cross-entropy; None for
+            none. The data set must have groups.
         balance_groups: draw the images of an epoch with replacement, so that all groups are
             equally frequent.
-        folds: split the training images into so many folds of equal shares of each class, train on
-            all but one and test on that one; None for the data set's own test images. The folds do
-            not depend on the seed; `n_train` counts the images of the other folds.
+        folds: split the training images into so many folds with equal shares of each class, train
+            on all but one and test on that one; None for the data set's own test images. The folds
+            do not depend on the seed; `n_train` counts the images of the other folds.
         fold: the fold to test on, from 0.
         crop_padding, flip: random changes of the images, anew in each epoch (see
             `suite.training.augmentation.crop_and_flip`).
         zoom: largest factor by which an image is magnified about its middle, at random and anew in
             each epoch (see `suite.training.augmentation.zoom_in`); None for no zooming.
-        swap_halves: the upper and the lower half of an image change places or not, at random and
-            anew in each epoch: for BlockMNIST, the null block is put above or below anew.
+        swap_halves: swap the upper and the lower half of an image or not, at random and anew in
+            each epoch; on BlockMNIST this draws anew whether the null block is above or below.
         input_noise: standard deviation of normal noise on the images, anew in each epoch, in the
             units of `pixel_range`.
         optimizer_options: further arguments of the optimizer (`suite.training.optimizers`), such as
             "momentum" and "weight_decay"; with "decay_all" false, biases and normalisations do not
             decay.
         cosine_epochs: the learning rate falls along half a cosine, to zero after so many epochs,
-            which may be more than `epochs`; None for a constant one.
+            which may be more than `epochs`; None for no such decay.
         decay_epochs: after each of these numbers of epochs the learning rate is divided by ten;
             not together with `cosine_epochs`.
         label_smoothing: share of the label that is spread evenly over all classes.
-        fixed_statistics: train the network as it evaluates: batch normalisation with the running
-            statistics of the initial network, which stay, and no dropout. For pretrained networks.
-        clip: largest norm of the gradient by all parameters, to which a longer one is scaled; None
-            for any.
+        fixed_statistics: train the network in evaluation mode: batch normalisation uses the running
+            statistics of the initial network, which stay, and there is no dropout. For pretrained
+            networks.
+        clip: largest norm of the gradient by all parameters; a longer gradient is scaled to it.
+            None for any.
         precision: of convolutions and products in the training, "float32", or "bfloat16" by
-            `torch.autocast`; weights, sums and all that is measured afterwards are in float32.
+            `torch.autocast`; weights, sums and all later measurements are in float32.
         seed: of the initial weights, of the order of the images and of their changes.
 
     Raises:
-        UsageError: a field that has not its type or is out of its range, by name.
+        UsageError: a field has the wrong type or is out of its range; the message names it.
     """
 
     data: str = field(metadata=NAME)
@@ -215,16 +216,16 @@ class Pretrained(_Checked):
     """A pretrained network, and the images that it is shown.
 
     Args:
-        data: name of the data set (see `suite.data.SOURCES`); its test images are shown.
+        data: name of the data set (see `suite.data.SOURCES`), whose test images are shown.
         network: name of the network (see `suite.networks.PRETRAINED`), or of one of your own (see
             `suite.networks.yours`).
-        options: of a network of your own: what it is made of.
-        n_images: how many of the images there are, from the first; None for all.
-        labels: what the network's classes are called where they are not those of the data:
-            "predicted" for its own predictions, or its class for each class of the data.
+        options: options of a network of your own, which say how it is made.
+        n_images: number of images, the first of the split; None for all.
+        labels: labels where the network's classes are not those of the data: "predicted" for its
+            own predictions, or the network's class for each class of the data.
 
     Raises:
-        UsageError: a field that has not its type, by name.
+        UsageError: a field has the wrong type; the message names it.
     """
 
     data: str = field(metadata=NAME)
@@ -244,7 +245,7 @@ class Measurement(_Checked):
         settings: arguments of the metric.
 
     Raises:
-        UsageError: a field that has not its type, by name.
+        UsageError: a field has the wrong type; the message names it.
     """
 
     training: Training | Pretrained = field(metadata=NETWORK)
@@ -275,11 +276,11 @@ def training_of(unit: Unit) -> Network:
 
 
 def key(unit: Unit, fingerprints: Mapping[str, str]) -> str:
-    """Name a unit by a hash of its identity and of the data that it reads.
+    """Return the key of a unit, a hash of its identity and of the data that it reads.
 
     Args:
         unit: a training or measurement.
-        fingerprints: of each data set by name.
+        fingerprints: fingerprint of each data set, by name.
 
     >>> unit = Training(data="d", network="n", epochs=1, learning_rate=0.1, seed=0)
     >>> key(unit, {"d": "1"}) == key(unit, {"d": "2"})
@@ -299,7 +300,7 @@ def data_names(unit: Unit) -> list[str]:
 
 
 def log_spaced(low: float, high: float, count: int) -> list[float]:
-    """Return `count` numbers from `low` to `high` whose logarithms are equally spaced.
+    """Return `count` numbers from `low` to `high`, with equally spaced logarithms.
 
     Raises:
         UsageError: not 0 < low <= high, not finite, or `count` below 1.

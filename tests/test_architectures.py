@@ -47,15 +47,15 @@ def count(network):
 
 def activations_in_graph(logits):
     """Count ReLU nodes in the graph: a functional call would be one more than there are modules."""
-    seen, todo, found = set(), [logits.grad_fn], 0
+    seen, todo, count = set(), [logits.grad_fn], 0
     while todo:
         node = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        found += node.name().startswith("ReluBackward")
+        count += node.name().startswith("ReluBackward")
         todo += [parent for parent, _ in node.next_functions]
-    return found
+    return count
 
 
 def convolutions_of(network):
@@ -78,10 +78,10 @@ class TestLayers:
 
     def test_of_vgg11_are_its_authors(self):
         with torch.device("meta"):
-            own, reference = VGG11(3, 32, 10), torchvision.models.vgg11(num_classes=10)
-        shapes = [[m.weight.shape for m in convolutions_of(n)] for n in (own, reference)]
+            network, reference = VGG11(3, 32, 10), torchvision.models.vgg11(num_classes=10)
+        shapes = [[m.weight.shape for m in convolutions_of(n)] for n in (network, reference)]
         assert shapes[0] == shapes[1]
-        kinds = Counter(type(module) for module in own)
+        kinds = Counter(type(module) for module in network)
         assert (kinds[nn.MaxPool2d], kinds[nn.ReLU]) == (5, 8)
         network = build("vgg11", (3, 32, 32), {"width": 16})
         images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -92,7 +92,7 @@ class TestLayers:
         assert [conv.out_channels for conv in convolutions] == [5] * 6
         assert [conv.stride[0] for conv in convolutions] == [1, 1, 2, 1, 2, 1]
 
-    def test_of_fast_vgg_start_as_a_transform_and_as_the_identity(self):
+    def test_initial_layers_of_fast_vgg(self):
         first, _, _, second, *_ = build("fast_vgg", (3, 32, 32))
         filters = first.weight.detach().flatten(1)
         assert torch.allclose(filters[:12] @ filters[:12].T, torch.eye(12), atol=1e-6)
@@ -107,15 +107,15 @@ class TestResNet:
     def test_agrees_with_torchvision(self, name):
         """With the very weights of torchvision's network, in the order in which both list them."""
         options = RESNET50 | {"bottleneck": name == "resnet50"}
-        own = build("resnet", (3, 224, 224), options, classes=1000)
-        other = torchvision.models.get_model(name).eval()
-        own.load_state_dict(dict(zip(own.state_dict(), other.state_dict().values(), strict=True)))
-        assert count(own) == count(other)
+        net = build("resnet", (3, 224, 224), options, classes=1000)
+        theirs = torchvision.models.get_model(name).eval()
+        net.load_state_dict(dict(zip(net.state_dict(), theirs.state_dict().values(), strict=True)))
+        assert count(net) == count(theirs)
         images = random_images(1, 64, seed=3)
         with torch.no_grad():
-            torch.testing.assert_close(own(images), other(images))
+            torch.testing.assert_close(net(images), theirs(images))
 
-    def test_pre_activation_block_passes_its_input_on(self):
+    def test_pre_activation_block_passes_its_input(self):
         network = build("resnet", (3, 32, 32), {"width": 4, "blocks": (2,), "pre_activation": True})
         kinds = [type(module).__name__ for module in network]
         body = "Conv2d PreActivationBlock PreActivationBlock BatchNorm2d ReLU"
@@ -127,7 +127,7 @@ class TestResNet:
         assert torch.equal(second(first(stem(images))), stem(images))
 
     @pytest.mark.parametrize("kind", [{}, {"pre_activation": True}, {"bottleneck": True}], ids=str)
-    def test_swish_takes_the_place_of_each_relu(self, kind):
+    def test_swish_replaces_each_relu(self, kind):
         options = {"width": 4, "blocks": (1, 2), **kind}
         relu = build("resnet", (3, 32, 32), options)
         swish = build("resnet", (3, 32, 32), {**options, "activation": "swish"})
@@ -170,7 +170,7 @@ class TestEveryNetwork:
         assert {name for name, _, _ in SMALL} == set(NETWORKS)
 
     @pytest.mark.parametrize(("name", "shape", "options"), SMALL)
-    def test_gives_logits_and_uses_each_activation_once(self, name, shape, options):
+    def test_uses_each_activation_once(self, name, shape, options):
         network, calls = build(name, shape, options, classes=7), Counter()
         relus = [module for module in network.modules() if isinstance(module, nn.ReLU)]
         for module in relus:
@@ -194,9 +194,9 @@ class TestEveryNetwork:
 
     def test_seed_decides_weights_and_nothing_else(self):
         before = torch.get_rng_state()
-        first, again, other = (build("lenet5", (1, 28, 28), seed=seed) for seed in (5, 5, 6))
+        first, again, third = (build("lenet5", (1, 28, 28), seed=seed) for seed in (5, 5, 6))
         assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters()))
-        assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters()))
+        assert not any(torch.equal(a, b) for a, b in zip(first.parameters(), third.parameters()))
         assert torch.equal(torch.get_rng_state(), before)
 
     @pytest.mark.parametrize(("name", "shape", "options", "message"), REFUSED)
@@ -217,18 +217,18 @@ class TestTopGap:
         normalise.mean += 0.1
         assert not torch.allclose(network(images), before)
 
-    def test_weights_of_a_packaged_backbone_are_trained_on(self):
-        whole, images = load_pretrained("efficientnet_lite0"), random_images(side=64)
+    def test_packaged_backbone_is_trained(self):
+        backbone, images = load_pretrained("efficientnet_lite0"), random_images(side=64)
         options = {"k": 0.1, "backbone": "efficientnet_lite0", "width": 4}
         network = build("top_gap", (3, 64, 64), options)
         assert network.class_maps(images).shape == (2, 10, 16, 16)
         assert all(parameter.requires_grad for parameter in network.parameters())
         stem = next(p for name, p in network.named_parameters() if "conv_stem" in name)
-        assert any(torch.equal(stem, p) for p in whole.parameters())
+        assert any(torch.equal(stem, p) for p in backbone.parameters())
         # Without a pyramid class maps pool to its logits, though its last activation is a module
         # that it uses elsewhere too.
         network = build("top_gap", (3, 64, 64), options | {"k": 1.0, "fpn": False})
-        head = whole[1]._fc
+        head = backbone[1]._fc
         rows = {"weight": head.weight[:10, :, None, None], "bias": head.bias[:10]}
         network.classifier.load_state_dict(rows)
-        torch.testing.assert_close(network(images), whole(images)[:, :10], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(network(images), backbone(images)[:, :10], rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from suite.attacks import ATTACKS, AUTO_ATTACK, fgsm, judged, pgd
+from suite.attacks import ATTACKS, AUTO_ATTACK, fgsm, judge_attack, pgd
 from suite.errors import UsageError
 from tests.small_batches import generator
 
@@ -27,8 +27,8 @@ def run(name, network, x, *, seed=0, **settings):
     return ATTACKS[name](network, x, **settings)
 
 
-def unchanged(network, x, attacked):
-    return judged(network, x, attacked, torch.zeros(len(x)).long()).unchanged
+def keeps_prediction(network, x, attacked):
+    return judge_attack(network, x, attacked, torch.zeros(len(x)).long()).unchanged
 
 
 class Linear(nn.Sequential):
@@ -80,11 +80,11 @@ def assert_changes_what_the_worst_changes(name, norm="linf", *, near=0.95, scale
     changed, far = margin < near * reach, margin > 1.001 * reach
     assert changed.sum() > 5
     assert far.sum() > 5
-    found = run(name, network, x, epsilon=epsilon, norm=norm, **settings)
-    stays = unchanged(network, x, found)
+    attacked = run(name, network, x, epsilon=epsilon, norm=norm, **settings)
+    stays = keeps_prediction(network, x, attacked)
     assert not stays[changed].any()
     assert stays[far].all()
-    assert (size(found - x, norm) <= epsilon * (1 + 1e-4)).all()
+    assert (size(attacked - x, norm) <= epsilon * (1 + 1e-4)).all()
 
 
 class TestPredictionsChangeWhereTheWorstPerturbationChangesThem:
@@ -107,17 +107,17 @@ class TestGradientAttacks:
         w, x = weight(), images(3)
         network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
         direction = w.sign() if norm == "linf" else w / w.norm()
-        found = run(name, network, x, epsilon=0.05, norm=norm)
+        attacked = run(name, network, x, epsilon=0.05, norm=norm)
         atol = 1e-6 if norm == "linf" or name == "fgsm" else 2e-3
-        torch.testing.assert_close(found, x - 0.05 * direction, rtol=0, atol=atol)
+        torch.testing.assert_close(attacked, x - 0.05 * direction, rtol=0, atol=atol)
 
     def test_default_steps_cross_the_ball(self):
         w, x = weight(), images(20)
         network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
         worst = x - 0.03 * w.sign()
         for steps, distance in ((20, 0.03 * 4 / 3), (60, 0)):
-            found = pgd(network, x, epsilon=0.03, steps=steps, generator=generator())
-            assert float((found - worst).abs().max()) == pytest.approx(distance, rel=0.01, abs=1e-6)
+            moved = pgd(network, x, epsilon=0.03, steps=steps, generator=generator())
+            assert float((moved - worst).abs().max()) == pytest.approx(distance, rel=0.01, abs=1e-6)
 
     def test_restarts_find_more(self):
         """A bump that only a start near one corner of the ball can climb."""
@@ -127,31 +127,31 @@ class TestGradientAttacks:
                 inside = (x - 0.5).flatten(1).amin(1)  # large if all values of the start are
                 return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
 
-        given = Bump(), torch.full((60, 1, 1, 2), 0.5)
+        arguments = Bump(), torch.full((60, 1, 1, 2), 0.5)
         settings = {"epsilon": 0.05, "steps": 1, "relative_step": 1e-6}
-        found = (pgd(*given, restarts=n, generator=generator(), **settings) for n in (1, 6))
-        one, many = (unchanged(*given, attacked).sum() for attacked in found)
-        assert one < 60
-        assert many < one - 10
+        attacks = (pgd(*arguments, restarts=n, generator=generator(), **settings) for n in (1, 6))
+        single, many = (keeps_prediction(*arguments, attacked).sum() for attacked in attacks)
+        assert single < 60
+        assert many < single - 10
 
 
 class TestEachAttack:
     def test_images_stay_in_range(self):
         x = torch.rand(6, 2, SIDE, SIDE, generator=generator(3)).round()
         for name in ATTACKS:
-            found = run(name, Linear(weight()), x, epsilon=0.2)
-            assert 0 <= found.min() <= found.max() <= 1
+            attacked = run(name, Linear(weight()), x, epsilon=0.2)
+            assert 0 <= attacked.min() <= attacked.max() <= 1
 
     def test_robust_is_not_correct(self):
         w, x = weight(), images(4)
         network = Linear(w, offset=50.0)  # far from the boundary: always class 0
-        found = judged(network, x, fgsm(network, x, epsilon=0.01), torch.tensor([0, 1, 0, 2]))
-        assert found.unchanged.tolist() == [True] * 4
-        assert found.correct.tolist() == [True, False, True, False]
+        after = judge_attack(network, x, fgsm(network, x, epsilon=0.01), torch.tensor([0, 1, 0, 2]))
+        assert after.unchanged.tolist() == [True] * 4
+        assert after.correct.tolist() == [True, False, True, False]
         weak, labels = Linear(w, float(1e-3 - scores(w, x).max())), torch.tensor([0, 0, 1, 1])
         attacked = fgsm(weak, x, epsilon=0.2)
-        assert not any(map(torch.any, judged(weak, x, attacked, labels)))
-        assert judged(network, x, attacked, labels).unchanged.all()
+        assert not any(map(torch.any, judge_attack(weak, x, attacked, labels)))
+        assert judge_attack(network, x, attacked, labels).unchanged.all()
 
     @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"fgsm"}))
     def test_generator_decides(self, name):
@@ -161,31 +161,31 @@ class TestEachAttack:
             network = Linear(weight(), offset=float(0.02 - scores(weight(), x).min()))
             settings = {"parts": ["square"]}
         settings |= {"epsilon": 0.01}
-        first, again, other = (run(name, network, x, seed=n, **settings) for n in (5, 5, 6))
+        first, again, third = (run(name, network, x, seed=n, **settings) for n in (5, 5, 6))
         assert torch.equal(first, again)
-        assert not torch.equal(first, other)
+        assert not torch.equal(first, third)
 
     def test_batches_change_nothing(self, monkeypatch):
         x = images(10)
         network = Linear(weight(), offset=float(-scores(weight(), x).median()))
         together = fgsm(network, x, epsilon=0.02)
-        whole = unchanged(network, x, together)
+        expected = keeps_prediction(network, x, together)
         monkeypatch.setattr("suite.attacks.BATCH_SIZE", 3)
         assert torch.equal(together, fgsm(network, x, epsilon=0.02))
-        assert torch.equal(whole, unchanged(network, x, together))
+        assert torch.equal(expected, keeps_prediction(network, x, together))
 
     @each_attack
-    def test_leaves_everything_alone(self, name):
+    def test_has_no_side_effects(self, name):
         layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)
         network, x = nn.Sequential(*layers), images(4)
-        before, kept = copy.deepcopy(network.state_dict()), x.clone()
+        before, original = copy.deepcopy(network.state_dict()), x.clone()
         states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-        judged(network, x, run(name, network, x, epsilon=0.01), torch.zeros(4).long())
+        judge_attack(network, x, run(name, network, x, epsilon=0.01), torch.zeros(4).long())
         assert torch.equal(torch.get_rng_state(), states[0])
         assert (np.random.get_state()[1] == states[1]).all()
         assert random.getstate() == states[2]
         assert network.training
-        assert torch.equal(x, kept)
+        assert torch.equal(x, original)
         assert all(p.grad is None and p.requires_grad for p in network.parameters())
         assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
@@ -220,16 +220,16 @@ class TestRefused:
 
     @pytest.mark.parametrize(("name", "network", "settings", "error", "message"), REFUSED)
     def test_settings_and_networks(self, name, network, settings, error, message):
-        given = {"epsilon": 0.1, **settings}
+        options = {"epsilon": 0.1, **settings}
         with pytest.raises(error, match=message):
-            run(name, network, images(2), **given)
+            run(name, network, images(2), **options)
 
 
 class TestEnsemble:
     def test_changes_what_the_worst_changes(self):
         assert_changes_what_the_worst_changes("auto_attack")
 
-    def test_small_logits_hide_nothing(self):
+    def test_small_logits_do_not_hide_gradients(self):
         """Of logits of 1e-9 gradients of cross-entropy round to the same, their ratio does not."""
         settings = {"parts": ["apgd-t"], "steps": 20}
         assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
@@ -238,13 +238,13 @@ class TestEnsemble:
     def test_queries_reach_the_bound(self, settings):
         w, x = weight(constant=True), images()
         epsilon = 0.03
-        for share, one in zip((0.2, -0.45, 1.03, -1.9), x.split(1)):  # of what can be reached
-            network = Linear(w, offset=float(share * epsilon - scores(w, one)))
-            found = run("auto_attack", network, one, epsilon=epsilon, **settings)
-            assert unchanged(network, one, found).tolist() == [abs(share) > 1]
-            assert float(size(found - one, "linf")) <= epsilon * (1 + 1e-4)
+        for share, image in zip((0.2, -0.45, 1.03, -1.9), x.split(1)):  # of what can be reached
+            network = Linear(w, offset=float(share * epsilon - scores(w, image)))
+            attacked = run("auto_attack", network, image, epsilon=epsilon, **settings)
+            assert keeps_prediction(network, image, attacked).tolist() == [abs(share) > 1]
+            assert float(size(attacked - image, "linf")) <= epsilon * (1 + 1e-4)
 
-    def test_robust_images_withstand_all_parts(self, monkeypatch):
+    def test_robust_images_survive_all_parts(self, monkeypatch):
         """Two parts that blacken one value of those images whose first pixel they are made for."""
         network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
         network[1].weight.data.zero_()
@@ -267,11 +267,11 @@ class TestEnsemble:
         monkeypatch.setattr("pyautoattack.square.SquareAttack.perturb", blacken(0.2, 0.3))
         settings = {"epsilon": 0.1, "parts": ["apgd-ce", "square"]}
         attacked = run("auto_attack", network, x, **settings)
-        found = judged(network, x, attacked, torch.tensor([0, 0, 0, 1, 1]))
+        outcome = judge_attack(network, x, attacked, torch.tensor([0, 0, 0, 1, 1]))
         expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4]
         assert tried == [pytest.approx(levels) for levels in expected]
-        assert found.unchanged.tolist() == [True, False, False, True, False]
-        assert found.correct.tolist() == [True, False, False, False, False]
+        assert outcome.unchanged.tolist() == [True, False, False, True, False]
+        assert outcome.correct.tolist() == [True, False, False, False, False]
         assert attacked[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
 
     @each_norm
@@ -286,9 +286,9 @@ class TestEnsemble:
         x = torch.full((3, 1, *shape), 0.52)
         settings = {"parts": ["square"], "queries": 400, "norm": norm}
         epsilon = 0.1 if norm == "linf" else 0.5
-        found = run("auto_attack", network.eval(), x, epsilon=epsilon, **settings)
-        assert not unchanged(network, x, found).any()
-        assert (size(found - x, norm) <= epsilon * (1 + 1e-4)).all()
+        attacked = run("auto_attack", network.eval(), x, epsilon=epsilon, **settings)
+        assert not keeps_prediction(network, x, attacked).any()
+        assert (size(attacked - x, norm) <= epsilon * (1 + 1e-4)).all()
 
     def test_aiming_at_other_classes(self):
         w = weight()
@@ -298,9 +298,9 @@ class TestEnsemble:
         reach = 5 * 0.2 * dual_norm(w, "linf")
         margin = (network(x)[:, 0] - network(x)[:, 2]).detach()
         network[1].bias.data[2] = float(margin.max()) - 0.8 * reach
-        found = run("auto_attack", network, x, epsilon=0.2, parts=["apgd-t"])
-        assert not unchanged(network, x, found).any()
-        assert (network(found).argmax(1) == 2).all()
+        attacked = run("auto_attack", network, x, epsilon=0.2, parts=["apgd-t"])
+        assert not keeps_prediction(network, x, attacked).any()
+        assert (network(attacked).argmax(1) == 2).all()
 
     def test_layout_changes_nothing(self):
         torch.manual_seed(0)
@@ -311,5 +311,5 @@ class TestEnsemble:
         plain = run("auto_attack", network, x, **settings)
         network = network.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-        found = run("auto_attack", network, x, **settings)
-        torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3)
+        attacked = run("auto_attack", network, x, **settings)
+        torch.testing.assert_close(attacked, plain, rtol=1e-3, atol=1e-3)

@@ -9,7 +9,7 @@ from suite.units import Training
 from tests.small_batches import generator
 
 
-def moved(image, down, right, padding):
+def move(image, down, right, padding):
     """Cut an image out of itself, padded by PyTorch's own reflection."""
     height, width = image.shape[1:]
     padded = torch.nn.functional.pad(image.float(), [padding] * 4, mode="reflect")
@@ -24,28 +24,28 @@ def images(count=400, size=(7, 9)):
 
 class TestCropAndFlip:
     @pytest.mark.parametrize("flip", [False, True])
-    def test_is_a_crop_of_the_padded_or_mirrored_image(self, flip):
+    def test_is_a_crop_of_the_image(self, flip):
         before, by = images(), range(-2, 3)
         after = crop_and_flip(before, crop_padding=2, flip=flip, generator=generator())
-        found = []
+        matches = []
         for old, new in zip(before, after):
-            ways = {(*way, False): moved(old, *way, 2) for way in itertools.product(by, repeat=2)}
+            ways = {(*way, False): move(old, *way, 2) for way in itertools.product(by, repeat=2)}
             ways |= {(d, r, True): way.flip(2) for (d, r, _), way in list(ways.items())}
             (same,) = [way for way, image in ways.items() if torch.equal(image, new)]
-            found.append(same)
+            matches.append(same)
         for axis in (0, 1):
-            counts = [sum(way[axis] == shift for way in found) for shift in by]
+            counts = [sum(way[axis] == shift for way in matches) for shift in by]
             assert min(counts) > 50  # 80 on average
-        mirrored = sum(way[2] for way in found)
+        mirrored = sum(way[2] for way in matches)
         assert 160 < mirrored < 240 if flip else mirrored == 0
 
     def test_depends_on_the_generator_alone(self):
-        first, again, other = (
+        first, again, third = (
             crop_and_flip(images(), crop_padding=3, flip=True, generator=generator(seed))
             for seed in (0, 0, 1)
         )
         assert torch.equal(first, again)
-        assert not torch.equal(first, other)
+        assert not torch.equal(first, third)
 
     def test_mirrors_alike_with_and_without_cropping(self):
         columns = torch.arange(50.0).expand(40, 1, 50, 50)
@@ -57,12 +57,12 @@ class TestCropAndFlip:
         assert torch.equal(*falls)
         assert 5 < int(falls[0].sum()) < 35
 
-    def test_draws_the_same_numbers_for_nothing(self):
-        one, other = generator(), generator()
+    def test_draws_alike_without_changes(self):
+        first, second = generator(), generator()
         before = images()
-        assert crop_and_flip(before, generator=one) is before
-        crop_and_flip(before, crop_padding=4, flip=True, generator=other)
-        assert torch.equal(one.get_state(), other.get_state())
+        assert crop_and_flip(before, generator=first) is before
+        crop_and_flip(before, crop_padding=4, flip=True, generator=second)
+        assert torch.equal(first.get_state(), second.get_state())
 
     def test_refuses_padding_beyond_the_image(self):
         unit = Training(data="", network="", epochs=1, learning_rate=1, seed=0, crop_padding=7)
@@ -71,42 +71,42 @@ class TestCropAndFlip:
         check_size(unit, (8, 9))
 
     @pytest.mark.gpu
-    def test_cuda_gets_the_changes_of_the_cpu(self):
-        there, here = (
+    def test_cuda_agrees_with_the_cpu(self):
+        cuda, cpu = (
             crop_and_flip(images().to(device), crop_padding=2, flip=True, generator=generator())
             for device in ("cuda", "cpu")
         )
-        assert torch.equal(there.cpu(), here)
+        assert torch.equal(cuda.cpu(), cpu)
 
 
 class TestZoom:
-    def test_a_slope_is_flattened_by_the_factor_and_keeps_its_middle(self):
+    def test_flattens_a_slope_by_the_factor(self):
         """Interpolation is exact on a plane, so the factor of each image can be read off it."""
         lines = torch.arange(8.0, dtype=torch.float64)[:, None]
         plane = (10 * lines + torch.arange(12.0)).expand(500, 2, 8, 12)
-        found = zoom_in(plane, 1.5, generator=generator())
-        factors = 10 / (found[:, 0, 4, 0] - found[:, 0, 3, 0])
+        zoomed = zoom_in(plane, 1.5, generator=generator())
+        factors = 10 / (zoomed[:, 0, 4, 0] - zoomed[:, 0, 3, 0])
         rows = 3.5 + (lines - 3.5) / factors[:, None, None]
         columns = 5.5 + (torch.arange(12.0) - 5.5) / factors[:, None, None]
         expected = (10 * rows + columns)[:, None].expand(500, 2, 8, 12)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(zoomed, expected, rtol=1e-5, atol=1e-5)
         assert 1 <= factors.min() < 1.01
         assert 1.49 < factors.max() <= 1.5
         assert abs(factors.mean() - 1.25) < 0.02
 
-    def test_bytes_stay_bytes_within_the_values_of_their_neighbours(self):
+    def test_keeps_uint8_and_range(self):
         assert zoom_in(images(50), 2.0, generator=generator()).dtype == torch.uint8
         flat = torch.full((3, 1, 6, 6), 77, dtype=torch.uint8)
         assert torch.equal(zoom_in(flat, 3.0, generator=generator()), flat)
 
-    def test_a_factor_of_one_changes_nothing(self):
+    def test_factor_one_changes_nothing(self):
         assert torch.equal(zoom_in(images(), 1.0, generator=generator()), images())
 
 
-def test_halves_change_places_in_half_of_the_images():
+def test_swaps_half_of_the_images():
     before = images(400, (6, 9))
     after = swap_halves(before, generator=generator())
-    other = torch.cat([before[:, :, 3:], before[:, :, :3]], dim=2)
-    swapped = (after == other).all((1, 2, 3))
+    halves = torch.cat([before[:, :, 3:], before[:, :, :3]], dim=2)
+    swapped = (after == halves).all((1, 2, 3))
     assert ((after == before).all((1, 2, 3)) ^ swapped).all()
     assert 160 < swapped.sum() < 240

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks import tables
-from benchmarks.__main__ import merged
+from benchmarks.__main__ import merge
 from benchmarks.architectures import gradient
 from suite.paths import ROOT
 from suite.training.loop import DEFAULT
@@ -32,14 +32,14 @@ class TestSteps:
     }
 
     def test_rows_and_words(self):
-        found = tables.steps(self.RESULTS)
-        assert list(found.network) == ["fast view", "stock autograd"] * 3
-        assert list(found.ratio) == [3.0, 3.5, 3.0, 3.0, 3.0, 1.5]
-        assert found.low[1] == pytest.approx(3.4)
-        found = found.drop_duplicates("method")
+        steps = tables.steps(self.RESULTS)
+        assert list(steps.network) == ["fast view", "stock autograd"] * 3
+        assert list(steps.ratio) == [3.0, 3.5, 3.0, 3.0, 3.0, 1.5]
+        assert steps.low[1] == pytest.approx(3.4)
+        steps = steps.drop_duplicates("method")
         words = {"a": "faster", "b": "no clear difference", "c": "slower"}
-        assert dict(zip(found.method, found.word)) == words
-        assert found.times.tolist() == pytest.approx([3.5 / 3, 1.0, 0.5])
+        assert dict(zip(steps.method, steps.word)) == words
+        assert steps.times.tolist() == pytest.approx([3.5 / 3, 1.0, 0.5])
         assert not tables.summary(tables.steps(None))  # not measured
 
     def test_answer(self):
@@ -48,16 +48,16 @@ class TestSteps:
         cells = [re.sub("<.*?>", "", text) for text in table["A step with the view is"]]
         assert cells == ["faster for 1 of 1", "faster for 2 of 3", "slower for 1 of 1"]
         assert table.iloc[1, -1] == "1.50 (1.00 to 2.00)"
-        assert tables.middle(steps, "stock").estimate == 3.0
+        assert tables.median_ratio(steps, "stock").estimate == 3.0
 
 
-def test_a_landscape_penalty_is_told_for_its_step_and_for_ten():
+def test_landscape_steps():
     ten = row(f"a network{tables.LANDSCAPE}", 1.2) | {"quartiles": [1.19, 1.211]}
     memory = row("a network: landscape penalty / plain step", 0.9)
     table = tables.landscape_steps({"rows": [ten, memory, row("another", 3.0)]})
     (values,) = table.to_numpy().tolist()
     assert values == ["a network", pytest.approx(3.0), 1.2, "1.19 to 1.21", 0.9]
-    assert len(tables.landscape_steps(tables.measured("cpu"))) == 3
+    assert len(tables.landscape_steps(tables.load("cpu"))) == 3
     with pytest.raises(ValueError, match="expected a landscape penalty; run 'make bench'"):
         tables.landscape_steps({"rows": [memory]})
 
@@ -73,13 +73,13 @@ ARCHITECTURES = [
 ]
 
 
-def test_architectures_are_sorted_and_those_that_raise_are_named():
+def test_architectures_are_sorted():
     table = tables.architectures(tables.timm({"rows": ARCHITECTURES}))
     assert list(table.architecture) == ["tiny", "vit", "slow"]
     assert list(table["stock PyTorch"]) == ["raises: hardsigmoid", "raises: attention", ""]
 
 
-def test_formulas_leave_other_functions_as_they_are():
+def test_formulas_leave_other_functions_unchanged():
     model = small().double()
     model[0] = model[0].__class__(3, 4, 3, padding=1).double()
     assert gradient(model, formulas=True).equal(gradient(model))
@@ -90,20 +90,20 @@ def about(**changes):
     return same | {"date": "2026-02-02", "load_average": "0.1 and 0.2"} | changes
 
 
-def test_one_benchmark_takes_the_place_of_its_rows_and_says_when(tmp_path):
+def test_merge_replaces_one_benchmark(tmp_path):
     file = tmp_path / "cpu.json"
     before = [{"benchmark": title, "case": title, "value": 1.0} for title in ("a", "b", "c")]
     file.write_text(json.dumps({**about(date="2026-01-01"), "rows": before}))
     new = [{"benchmark": "b", "case": "b", "value": 2.0}]
-    result = merged(file, about(), new)
+    result = merge(file, about(), new)
     assert [(row["case"], row["value"]) for row in result["rows"]] == [("a", 1), ("b", 2), ("c", 1)]
     assert [row["date"] for row in result["rows"]] == ["2026-01-01", "2026-02-02", "2026-01-01"]
-    assert merged(tmp_path / "none.json", about(), new)["rows"][0]["date"] == "2026-02-02"
+    assert merge(tmp_path / "none.json", about(), new)["rows"][0]["date"] == "2026-02-02"
     with pytest.raises(SystemExit, match="measured with threads 2, now 1: run all of them"):
-        merged(file, about(threads=1), [])
+        merge(file, about(threads=1), [])
 
 
-def test_forms_of_the_density_stand_over_the_plain_step_and_by_classes():
+def test_density_forms():
     rows = [
         row("MLP, BlockMNIST: marginal density, naive / plain", 2.5),
         row("MLP, BlockMNIST: marginal density, efficient / plain", 2.25),
@@ -111,9 +111,9 @@ def test_forms_of_the_density_stand_over_the_plain_step_and_by_classes():
         row("MLP, 100 classes: efficient over the plain step", 2.0),
         row("MLP, 100 classes: gradients of all logits over the plain step", 40.2),
     ]
-    found = tables.density_forms({"rows": rows}).set_index("network").T.to_dict()
+    forms = tables.density_forms({"rows": rows}).set_index("network").T.to_dict()
     of_all = "gradients of all logits"
-    assert [*found.items()] == [
+    assert [*forms.items()] == [
         ("MLP, BlockMNIST", {"naive": "2.5", "efficient": "2.25", of_all: "–"}),
         ("MLP, 100 classes", {"naive": "–", "efficient": "2", of_all: "40.2"}),
     ]
@@ -121,8 +121,8 @@ def test_forms_of_the_density_stand_over_the_plain_step_and_by_classes():
         tables.density_forms({"rows": []})
 
 
-def test_what_is_said_of_fast_layers_on_cuda_was_measured():
-    results = tables.measured("cuda")
+def test_statement_on_cuda_was_measured():
+    results = tables.load("cuda")
     assert results is not None
     assert results["device"] == "NVIDIA H200"
     outcome = tables.summary(tables.steps(results))

@@ -43,8 +43,8 @@ print(json.dumps(said))
 
 def texts(change: str, language: str = r"\w+") -> list[str]:
     """Return the blocks of a change in a language."""
-    found = BLOCK.findall(CHANGES[change])
-    return [textwrap.dedent(text) for name, text in found if re.fullmatch(language, name)]
+    blocks = BLOCK.findall(CHANGES[change])
+    return [textwrap.dedent(text) for name, text in blocks if re.fullmatch(language, name)]
 
 
 class Checkout:
@@ -116,7 +116,7 @@ def add_chapter(checkout: Checkout) -> None:
     nbformat.write(notebook, checkout.folder / "notebooks" / "noise.ipynb")
 
 
-def test_changes_take_three_steps_at_most() -> None:
+def test_take_at_most_three_steps() -> None:
     assert len(CHANGES) == 5
     for name, text in CHANGES.items():
         steps = re.findall(r"^(\d)\. ", text, re.MULTILINE)
@@ -145,8 +145,8 @@ def test_changes_are_run(tmp_path: Path) -> None:
     assert rows["alpha"].nunique() == 2
 
     cells = nbformat.read(pages[FIGURE], as_version=4).cells
-    shown = [picture(out) for cell in cells if cell.cell_type == "code" for out in cell.outputs]
-    assert any("confidence of the network" in text for text in shown)
+    pictures = [picture(out) for cell in cells if cell.cell_type == "code" for out in cell.outputs]
+    assert any("confidence of the network" in text for text in pictures)
     assert not list((checkout.folder / "stores" / FIGURE).rglob("*.json")), "what is kept was read"
     # This takes minutes; the tests of the book run it.
     assert texts(FIGURE, "console")[1] == "$ python -m suite book\n"
@@ -180,7 +180,7 @@ def test_runs_of_papermill_make_one_table(tmp_path: Path) -> None:
     [console] = texts(change, "console")
     checkout.run("bash", "-ec", f"PATH={stand_in.parent}:$PATH; {console.removeprefix('$ ')}")
     calls = [json.loads(line) for line in (checkout.folder / "calls").read_text().splitlines()]
-    found = []
+    runs = []
     for notebook, out, *options in calls:
         chapter = Path(notebook).stem
         assert (checkout.folder / notebook).exists()
@@ -194,13 +194,13 @@ def test_runs_of_papermill_make_one_table(tmp_path: Path) -> None:
         units = notebooks.units_of(chapter, parameters)
         trainings = [unit for unit in units if isinstance(unit, Training)]
         assert {unit.batch_size for unit in trainings} == {values["batch_size"]}
-        found.append((name, values["batch_size"], parameters["alpha_max"]))
+        runs.append((name, values["batch_size"], parameters["alpha_max"]))
         rows = pd.DataFrame({"profile": [name], "alpha": 1.0, "metric": "accuracy", "value": 0.5})
         (checkout.results / name).mkdir(parents=True)
         rows.to_csv(checkout.results / name / f"{chapter}.csv")
     sizes, tops = (16, 32, 64), ("1e6", "1e8")
-    assert found == [(f"size-{n}-{top}", n, float(top)) for n in sizes for top in tops]
+    assert runs == [(f"size-{n}-{top}", n, float(top)) for n in sizes for top in tops]
     program = checkout.folder / "join.py"
     program.write_text(*texts(change, "python"))
     table = checkout.run("python", str(program))
-    assert all(name in table for name, *_ in found)
+    assert all(name in table for name, *_ in runs)

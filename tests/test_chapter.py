@@ -54,7 +54,7 @@ class TestShow:
     def test_tabs_take_tables_and_figures(self, blank, shown, monkeypatch):
         monkeypatch.setattr(Chapter, "claims_tab", lambda self, *sections: " and ".join(sections))
         rows = pd.DataFrame({"a": ["cell"]})
-        pieces = {"Figure": plots.not_run("drawn"), "One": rows, "Two": {"first name": rows}}
+        pieces = {"Figure": plots.draw_notice("drawn"), "One": rows, "Two": {"first name": rows}}
         blank.tabs(pieces | {"None": ""}, "first", "second", alt="a figure", caption="below")
         text = shown[0].data
         tabs = [text.count(f">{tab}</label>") for tab in [*pieces, "Claims", "None"]]

@@ -27,7 +27,7 @@ class TestReceptiveField:
         expected[:, :, 4:7, 2:5] = 3 * kernel  # the channels have 1 and 2 of it
         torch.testing.assert_close(field, expected)
 
-    def test_locations_count_from_the_end_and_must_exist(self):
+    def test_negative_and_missing_locations(self):
         layer, x = convolution(random(3, 3)), random(1, 1, 9, 8)
         last, same = (effective_receptive_field(layer, x, location=at) for at in ((-1, -1), (6, 5)))
         assert torch.equal(last, same)
@@ -63,12 +63,12 @@ class TestErfDistance:
             options = {} if part == "difference" else {"part": part}
             torch.testing.assert_close(erf_distance(model, x, **options), value)
 
-    def test_is_zero_where_nothing_is_seen(self):
+    def test_is_zero_for_constant_gradients(self):
         model, x = CentreAndCorner(random(1, 6, 6), 0 * random(1, 6, 6)), random(2, 1, 6, 6)
         assert erf_distance(model, x, part="corner").tolist() == [0, 0]
         assert (erf_distance(model, x, part="centre") > 0.5).all()
 
-    def test_centre_of_an_even_map_and_of_one_side(self):
+    def test_centre_of_an_even_map(self):
         seen, kernel = [], torch.ones(1, 1, 1, 1, dtype=torch.float64)
 
         def maps_of(x):
@@ -80,7 +80,7 @@ class TestErfDistance:
         erf_distance(maps_of, random(1, 1, 8, 5))
         assert seen == [[[3, 2]], [[0, 0]]]
 
-    def test_leaves_the_network_alone(self):
+    def test_does_not_change_the_network(self):
         options = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": (1, 1)}}
         network = build_network("top_gap", (1, 16, 16), 4, options=options, seed=0).double().eval()
         x = random(3, 1, 16, 16)
@@ -89,7 +89,7 @@ class TestErfDistance:
         torch.testing.assert_close(together[1:2], alone)
 
     @pytest.mark.parametrize("size", [(2, 2), (1, 5), (7, 2)])
-    def test_refuses_maps_whose_centre_is_their_corner(self, size):
+    def test_refuses_small_maps(self, size):
         message = rf"at least 3 x 3, .* got {size[0]} x {size[1]}; leave"
         with pytest.raises(ValueError, match=message):
             erf_distance(nn.AdaptiveAvgPool2d(size), random(2, 1, 8, 8))
@@ -133,25 +133,25 @@ class TestMaskIou:
         masks = torch.zeros(4, 8, 8, dtype=torch.bool)
         masks[0, 2:6, 0:4] = masks[1, 2:6, 2:6] = masks[2, :4] = masks[3, 4:] = True
         labels = torch.tensor([0, 0, 1, 2])
-        own = metrics.mask_iou_beyond_others(masks.float(), masks, labels)
-        torch.testing.assert_close(own[:2], torch.full((2,), 1 - 8 / 24))
-        assert own[2:].isnan().all()  # no other image of their class
+        differences = metrics.mask_iou_beyond_others(masks.float(), masks, labels)
+        torch.testing.assert_close(differences[:2], torch.full((2,), 1 - 8 / 24))
+        assert differences[2:].isnan().all()  # no other image of their class
         masks = random(30, 6, 7, seed=1) > 0.6
         labels = torch.arange(30) % 3
         everywhere = metrics.mask_iou_beyond_others(random(1, 6, 7).expand(30, 6, 7), masks, labels)
         assert everywhere.abs().max() > 0.02
         torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
 
-    def test_refuses_what_means_nothing(self):
+    def test_refuses_wrong_maps_and_masks(self):
         maps, masks = squares()
         several = torch.cat([masks, ~masks & masks, ~masks & masks])
-        for given, message in (
+        for arguments, message in (
             ((maps.expand(3, 8, 8), several), "got an empty mask for image 1 and 1 more"),
             ((maps, masks.float()), r"masks: expected booleans of shape \(1, 8, 8\).*float32"),
             ((maps, masks[:, :, 1:]), r"masks: expected booleans.*of shape \(1, 8, 7\)"),
         ):
             with pytest.raises(ValueError, match=message):
-                largest_mask_iou(*given)
+                largest_mask_iou(*arguments)
         message = r"maps: expected class activation maps \(B, H, W\)"
         for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
             for measure in (lambda maps: largest_mask_iou(maps, masks), metrics.map_sparsity):

@@ -20,9 +20,9 @@ SCALE = 1.0
 def helper(logits):
     return SCALE * logits.square().mean(1)
 
-def mine(given):
+def mine(batch):
     "What it does."
-    return helper(given.logits)  # a comment
+    return helper(batch.logits)  # a comment
 """
 OTHER = FIRST.replace("square", "abs")
 

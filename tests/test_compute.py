@@ -18,7 +18,7 @@ from suite.runs import Store, compute
 from suite.runs.execute import Job, load_subject, run_job
 from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
-from suite.training.evaluated import checked_test_split
+from suite.training.evaluated import select_test_split
 from suite.training.loop import train
 from suite.units import Measurement, identity, key
 
@@ -385,4 +385,4 @@ class TestRefused:
         own = load_data("mnist5k")
         more = replace(own, classes=(*own.classes, "ten"))
         with pytest.raises(UsageError, match="at most the 10 classes of the network, got 11"):
-            checked_test_split(own, more, "more", None)
+            select_test_split(own, more, "more", None)

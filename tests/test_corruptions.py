@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from suite.errors import UsageError
-from suite.metrics import CORRUPTIONS, area_under_curve, corrupted
+from suite.metrics import CORRUPTIONS, area_under_curve, corrupt
 from suite.papers.measure import measure
 from suite.units import Measurement, identity
 from tests.untrained import Untrained
@@ -26,55 +26,55 @@ class TestCorruptions:
         images = photographs()
         np.random.seed(1)
         state = np.random.get_state()[1].copy()
-        first = corrupted(images, corruption=name, level=3, seed=4)
+        first = corrupt(images, corruption=name, level=3, seed=4)
         assert np.array_equal(np.random.get_state()[1], state)
         assert (first.shape, first.dtype) == (images.shape, torch.uint8)
         assert not torch.equal(first, images)
         np.random.seed(2)
-        assert torch.equal(corrupted(images[1:], corruption=name, level=3, seed=5), first[1:])
+        assert torch.equal(corrupt(images[1:], corruption=name, level=3, seed=5), first[1:])
 
-    def test_level_5_of_noise_is_stronger_than_level_1(self):
+    def test_noise_grows_with_the_level(self):
         images = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)
-        first, strong, other = (
-            corrupted(images, corruption="gaussian_noise", level=level, seed=seed).double()
+        first, strong, third = (
+            corrupt(images, corruption="gaussian_noise", level=level, seed=seed).double()
             for level, seed in ((1, 0), (5, 0), (1, 1))
         )
         assert float(first.std()) == pytest.approx(0.08 * 255, rel=0.1)
         assert float(strong.std()) > 3 * float(first.std())
-        assert not torch.equal(other, first)
+        assert not torch.equal(third, first)
 
     def test_grey_images_stay_grey(self):
         images = photographs(channels=1)
-        found = corrupted(images, corruption="contrast", level=2, seed=0)
-        colour = corrupted(images.expand(-1, 3, -1, -1), corruption="contrast", level=2, seed=0)
-        assert found.shape == images.shape
-        assert int((found.int() - colour[:, :1].int()).abs().max()) <= 1
+        result = corrupt(images, corruption="contrast", level=2, seed=0)
+        colour = corrupt(images.expand(-1, 3, -1, -1), corruption="contrast", level=2, seed=0)
+        assert result.shape == images.shape
+        assert int((result.int() - colour[:, :1].int()).abs().max()) <= 1
 
-    def test_are_those_of_the_paper_by_category(self):
+    def test_categories_of_the_paper(self):
         from imagecorruptions import get_corruption_names
 
         for category, names in CORRUPTIONS.items():
             assert list(names) == get_corruption_names(category)
 
-    def test_refuses_what_cannot_be_corrupted(self):
+    def test_refuses_wrong_images_and_levels(self):
         images, fog = photographs(), {"corruption": "fog", "level": 1}
         gauss = "unknown corruption .* did you mean 'gaussian_noise'"
-        for shown, options, message in (
+        for pixels, options, message in (
             (images, {"corruption": "gauss_noise", "level": 1}, gauss),
             (images, fog | {"level": 6}, "level: expected an integer from 1 to 5, got 6"),
             (images, fog | {"level": 0}, "level: expected an integer from 1 to 5, got 0"),
             (photographs(size=28), fog, "at least 32 pixels a side, got .*28, 28"),
-            (photographs(channels=2), fog, "bytes with 1 or 3 channels"),
+            (photographs(channels=2), fog, "uint8 with 1 or 3 channels"),
             (images.float(), fog, "expected bytes"),
         ):
             with pytest.raises(UsageError, match=message):
-                corrupted(shown, **options, seed=0)
+                corrupt(pixels, **options, seed=0)
 
 
 NETWORK = Untrained("digits-centred")
 
 
-def _right(subject):
+def _correct(subject):
     images, labels = subject.test_uint8(None)
     return subject.predict(images) == labels
 
@@ -103,33 +103,33 @@ class TestMeasurements:
             return subject.network(images.float() / 255).softmax(1).detach()
 
         clean = probabilities(pixels)
-        changed = [corrupted(pixels, corruption=n, level=5, seed=0) for n in CORRUPTIONS["noise"]]
+        changed = [corrupt(pixels, corruption=n, level=5, seed=0) for n in CORRUPTIONS["noise"]]
         ratios = [(probabilities(images) / clean)[range(40), labels] for images in changed]
         right = clean.argmax(1) == labels
         assert 0 < right.sum() < 40
         expected = torch.stack(ratios).mean(0).double().where(right, torch.nan)
         torch.testing.assert_close(result.per_image, expected, rtol=1e-4, atol=0, equal_nan=True)
 
-    def test_beside_another_network_only_what_both_classify_right_counts(self):
-        other, subject = Untrained("digits-centred", seed=11), NETWORK.subject()
-        subject.related = lambda unit: other.subject()
+    def test_pair_counts_what_both_classify_correctly(self):
+        related, subject = Untrained("digits-centred", seed=11), NETWORK.subject()
+        subject.related = lambda unit: related.subject()
 
         def measured(metric, **settings):
-            settings["beside"] = identity(other.unit)
+            settings["beside"] = identity(related.unit)
             unit = Measurement(training=NETWORK.unit, metric=metric, settings=settings)
             return measure(subject, unit)
 
-        right, both = _right(subject), _right(subject) & _right(other.subject())
-        assert 0 < both[:200].sum() < right[:200].sum()
-        found = measured("corruption_robustness", category="noise", level=1, n_images=200)
-        assert torch.equal(found.per_image.isfinite(), both[:200])
-        n_both, options = int(both.sum()), {"n_baselines": 3, "n_steps": 2, "stride": 512}
-        with pytest.raises(UsageError, match=f"expected at most the {n_both} test images"):
-            measured("ablation_auc", n_images=n_both + 1, **options)
+        correct, common = _correct(subject), _correct(subject) & _correct(related.subject())
+        assert 0 < common[:200].sum() < correct[:200].sum()
+        result = measured("corruption_robustness", category="noise", level=1, n_images=200)
+        assert torch.equal(result.per_image.isfinite(), common[:200])
+        n_common, options = int(common.sum()), {"n_baselines": 3, "n_steps": 2, "stride": 512}
+        with pytest.raises(UsageError, match=f"expected at most the {n_common} test images"):
+            measured("ablation_auc", n_images=n_common + 1, **options)
 
-    def test_images_are_corrupted_once_for_all_networks_unless_they_are_many(self, monkeypatch):
-        made, n = Mock(wraps=corrupted), len(CORRUPTIONS["digital"])
-        monkeypatch.setattr("suite.metrics.corrupted", made)
+    def test_few_images_are_corrupted_once(self, monkeypatch):
+        made, n = Mock(wraps=corrupt), len(CORRUPTIONS["digital"])
+        monkeypatch.setattr("suite.metrics.corrupt", made)
         settings = {"category": "digital", "level": 5, "n_images": 4}
         for changes, more in (({}, n), ({}, 0), ({"level": 4}, n), ({"n_images": 5}, n)):
             made.reset_mock()

@@ -22,14 +22,14 @@ class TestInsertionCurve:
     def test_of_a_linear_network(self, baseline):
         model, images = linear_network(32), random_images(3, 2, 4, 4)
         gain = gains(model, images, baseline)
-        given = gain.view(3, 1, 4, 4), model, images, LABELS
+        inputs = gain.view(3, 1, 4, 4), model, images, LABELS
         options = {"n_steps": 16, "baseline": baseline, "score": "logit"}
         start = model(torch.zeros_like(images) + baseline).gather(1, LABELS[:, None]).detach()
-        whole = model(images).gather(1, LABELS[:, None]).detach()
+        end = model(images).gather(1, LABELS[:, None]).detach()
         moved = gain.sort(dim=1, descending=True).values.cumsum(1)
-        inserted, deleted = insertion_curve(*given, **options), deletion_curve(*given, **options)
+        inserted, deleted = insertion_curve(*inputs, **options), deletion_curve(*inputs, **options)
         torch.testing.assert_close(inserted, torch.cat([start, start + moved], dim=1))
-        torch.testing.assert_close(deleted, torch.cat([whole, whole - moved], dim=1))
+        torch.testing.assert_close(deleted, torch.cat([end, end - moved], dim=1))
 
     @pytest.mark.parametrize("n_steps", [1, 5, 144])
     def test_agrees_with_a_plain_loop(self, n_steps):
@@ -54,12 +54,12 @@ class TestInsertionCurve:
 
     def test_chunks_change_the_batches_only(self, monkeypatch):
         model, images = Recorder(linear_network(16)), random_images(3, 1, 4, 4)
-        whole = insertion_curve(images, linear_network(16), images, LABELS, n_steps=5)
+        expected = insertion_curve(images, linear_network(16), images, LABELS, n_steps=5)
         monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", 4 * 16 * 8)
         small = insertion_curve(images, model, images, LABELS, n_steps=5)
         assert model.batches == [4, 4, 4, 4, 2]
         assert model.largest_bytes <= 4 * 16 * 8
-        torch.testing.assert_close(small, whole, rtol=1e-12, atol=0)
+        torch.testing.assert_close(small, expected, rtol=1e-12, atol=0)
 
     def test_changes_nothing_and_builds_no_graph(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
@@ -93,21 +93,21 @@ class TestPixelPerturbation:
     def test_of_a_linear_network(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
         gain = model[1].weight.detach()[LABELS].view_as(images) * images
-        found = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
+        curves = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
         logits = model(images).gather(1, LABELS[:, None]).detach()
         by_size = gain.flatten(1).gather(1, gain.flatten(1).abs().argsort(dim=1))
         top, bottom = by_size.flip(1).cumsum(1).abs(), by_size.cumsum(1).abs()
-        torch.testing.assert_close(found[:, 1:], (top - bottom) / logits.abs())
-        assert torch.equal(found[:, 0], torch.zeros(3).double())
-        torch.testing.assert_close(found[:, -1], torch.zeros(3).double())
+        torch.testing.assert_close(curves[:, 1:], (top - bottom) / logits.abs())
+        assert torch.equal(curves[:, 0], torch.zeros(3).double())
+        torch.testing.assert_close(curves[:, -1], torch.zeros(3).double())
 
     def test_over_the_mean_logit(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
         maps = random_images(3, 1, 4, 4, seed=4)
-        each = pixel_perturbation(maps, model, images, LABELS, n_steps=16)
+        single = pixel_perturbation(maps, model, images, LABELS, n_steps=16)
         logits = model(images).gather(1, LABELS[:, None]).detach().abs()
-        found = pixel_perturbation(maps, model, images, LABELS, n_steps=16, over="mean")
-        torch.testing.assert_close(found, each * logits / logits.mean())
+        averaged = pixel_perturbation(maps, model, images, LABELS, n_steps=16, over="mean")
+        torch.testing.assert_close(averaged, single * logits / logits.mean())
 
     def test_refuses_signed_maps(self):
         images = random_images(3, 1, 4, 4)
@@ -116,7 +116,7 @@ class TestPixelPerturbation:
 
 
 class TestAblationCurve:
-    def test_replaces_the_pixels_of_largest_saliency_by_the_mean(self, monkeypatch):
+    def test_most_salient_pixels_become_the_mean(self, monkeypatch):
         shape, labels, counts = (2, 3, 4), torch.tensor([2, 0]), [0, 1, 5, 12]
         images, maps = random_images(2, *shape), random_images(2, *shape, seed=1) - 0.5
         model = softmax_network(shape)
@@ -144,14 +144,14 @@ class TestAblationCurve:
             ([1], (4, 3), r"maps: expected shape \(1, C, 3, 4\) .* got \(1, 2, 4, 3\)"),
         ],
     )
-    def test_refuses_counts_and_maps_that_do_not_fit(self, counts, size, message):
+    def test_refuses_wrong_counts_and_maps(self, counts, size, message):
         model, images, labels = softmax_network((2, 3, 4)), random_images(1, 2, 3, 4), LABELS[:1]
         with pytest.raises(ValueError, match=message):
             ablation_curve(model, images, labels, random_images(1, 2, *size), counts=counts)
 
 
 class TestAreaUnderCurve:
-    def test_is_that_of_trapezoids(self):
+    def test_is_the_trapezoidal_rule(self):
         curves = random_images(2, 6)
         expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
         torch.testing.assert_close(metrics.area_under_curve(curves), torch.stack(expected))
@@ -159,5 +159,5 @@ class TestAreaUnderCurve:
 
     def test_between_given_positions(self):
         curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
-        found = metrics.area_under_curve(curves, [0, 1, 4])
-        torch.testing.assert_close(found, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))
+        areas = metrics.area_under_curve(curves, [0, 1, 4])
+        torch.testing.assert_close(areas, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))

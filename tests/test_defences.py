@@ -48,7 +48,7 @@ class TestSoftplus:
         torch.testing.assert_close(bent, torch.tensor([1, -1]) * math.log(2) / 5)
         assert type(network[1]) is nn.ReLU6
 
-    def test_copies_the_network_and_keeps_its_mode(self):
+    def test_copy_keeps_the_mode(self):
         network = build("resnet", (3, 32, 32), {"width": 2, "blocks": (1,)}).train()
         network[0].eval()
         smooth = with_softplus(network, beta=10.0)
@@ -82,7 +82,7 @@ class TestKWinnersTakeAll:
 
 class TestFrequencyLowCut:
     @pytest.mark.parametrize("size", [(8, 8), (8, 6), (7, 5), (6, 9)])
-    def test_samples_exactly_what_a_smaller_map_holds(self, size):
+    def test_keeps_low_frequencies_exactly(self, size):
         """A wave below a quarter of a cycle a pixel passes, whatever its phase; others do not."""
 
         def positions(size):
@@ -91,12 +91,12 @@ class TestFrequencyLowCut:
         small = ((size[0] + 1) // 2, (size[1] + 1) // 2)
         waves = [2 + torch.cos(2 * torch.pi * sum(positions(s)) + 0.3) for s in (size, small)]
         fast = torch.cos(2 * torch.pi * positions(size)[0] * (size[0] // 2))
-        slow, both = (FrequencyLowCut()(w[None, None])[0, 0] for w in (waves[0], waves[0] + fast))
+        slow, mixed = (FrequencyLowCut()(w[None, None])[0, 0] for w in (waves[0], waves[0] + fast))
         assert slow.shape == small
         torch.testing.assert_close(slow, waves[1])
-        torch.testing.assert_close(both, waves[1], atol=1e-12, rtol=0)
+        torch.testing.assert_close(mixed, waves[1], atol=1e-12, rtol=0)
 
-    def test_takes_the_place_of_strides(self):
+    def test_replaces_strides(self):
         network = build("resnet", (3, 32, 32), SMALL | {"stem": "strided"}).eval()
         changed, images = defences.with_flc_pooling(network), torch.rand(2, 3, 32, 32)
         assert type(changed) is ResNet
@@ -144,6 +144,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_changes_that_cannot_be_made_are_refused(call, message):
+def test_refuses_impossible_changes(call, message):
     with pytest.raises(UsageError, match=message):
         call()

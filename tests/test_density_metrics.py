@@ -33,19 +33,19 @@ class TestLogitGradients:
         logits = lenet(images)
         sums = [*logits.sum(0), logits.logsumexp(1).sum()]
         rows = [torch.autograd.grad(f, images, retain_graph=True)[0].flatten(1) for f in sums]
-        each, density = torch.stack(rows[:3], 1), rows[3]
-        own, found = each[range(3), LABELS], metrics.logit_gradients(lenet, images, LABELS)
-        torch.testing.assert_close(found.label, own.norm(dim=1))
-        torch.testing.assert_close(found.others, (each.norm(dim=2).sum(1) - found.label) / 2)
-        torch.testing.assert_close(found.cosine, torch.cosine_similarity(own, density))
-        torch.testing.assert_close(found.probability, logits.softmax(1)[range(3), LABELS].detach())
+        slopes, density = torch.stack(rows[:3], 1), rows[3]
+        label, result = slopes[range(3), LABELS], metrics.logit_gradients(lenet, images, LABELS)
+        torch.testing.assert_close(result.label, label.norm(dim=1))
+        torch.testing.assert_close(result.others, (slopes.norm(dim=2).sum(1) - result.label) / 2)
+        torch.testing.assert_close(result.cosine, torch.cosine_similarity(label, density))
+        torch.testing.assert_close(result.probability, logits.softmax(1)[range(3), LABELS].detach())
 
     def test_of_a_sure_network(self, linear):
         model, images = linear
         with torch.no_grad():
             model[-1].bias.copy_(torch.tensor([-100.0, 100.0, -100.0]))
-        found = metrics.logit_gradients(model, images, torch.ones(3).long())
-        torch.testing.assert_close(found.cosine, torch.ones(3).double())
+        result = metrics.logit_gradients(model, images, torch.ones(3).long())
+        torch.testing.assert_close(result.cosine, torch.ones(3).double())
 
 
 class TestFeatureLeakage:
@@ -55,11 +55,11 @@ class TestFeatureLeakage:
         maps = model[1].weight.detach()[LABELS].view_as(images) * images
         masks = torch.zeros(3, 1, 4, 4, dtype=torch.bool)
         masks[0, :, :2] = masks[1:, :, 2:] = True
-        kept = torch.stack([maps[0, :, :2], maps[1, :, 2:], maps[2, :, 2:]]).flatten(1).norm(dim=1)
-        given = integrated_gradients(model, images, LABELS), masks
-        torch.testing.assert_close(metrics.feature_leakage(*given), kept)
-        share = kept / maps.flatten(1).norm(dim=1)
-        torch.testing.assert_close(metrics.feature_leakage(*given, relative=True), share)
+        leak = torch.stack([maps[0, :, :2], maps[1, :, 2:], maps[2, :, 2:]]).flatten(1).norm(dim=1)
+        arguments = integrated_gradients(model, images, LABELS), masks
+        torch.testing.assert_close(metrics.feature_leakage(*arguments), leak)
+        share = leak / maps.flatten(1).norm(dim=1)
+        torch.testing.assert_close(metrics.feature_leakage(*arguments, relative=True), share)
 
     @pytest.mark.parametrize(
         ("masks", "text"),
@@ -88,44 +88,44 @@ def noises(n_samples, std, shape=(1, 4, 4)):
 
 
 class TestGradientChange:
-    def test_absolute_is_the_norm_of_the_difference(self, lenet):
-        given = lenet, random_images(3, 1, 12, 12), LABELS
-        norms = logit_gradient(*given).flatten(1).norm(dim=1)
+    def test_absolute_is_a_norm_of_differences(self, lenet):
+        case = lenet, random_images(3, 1, 12, 12), LABELS
+        norms = logit_gradient(*case).flatten(1).norm(dim=1)
         change, relative = (
-            metrics.gradient_change(*given, generator=generator(), noise_std=0.1, relative=relative)
+            metrics.gradient_change(*case, generator=generator(), noise_std=0.1, relative=relative)
             for relative in (False, True)
         )
         torch.testing.assert_close(change, relative * norms)
 
     def test_of_a_quadratic(self):
         images, noise = random_images(3, 1, 4, 4), {"noise_std": 0.3, "n_samples": 4}
-        given = Square().eval(), images, LABELS
-        found = metrics.gradient_change(*given, generator=generator(5), **noise)
+        arguments = Square().eval(), images, LABELS
+        changes = metrics.gradient_change(*arguments, generator=generator(5), **noise)
         expected = sum(noise.norm() for noise in noises(4, 0.3)) / 4
-        torch.testing.assert_close(found, expected / images.flatten(1).norm(dim=1))
+        torch.testing.assert_close(changes, expected / images.flatten(1).norm(dim=1))
 
 
 class TestDensity:
     @pytest.mark.parametrize("chunk", [1, 2**20])
     def test_change_agrees_with_its_formula(self, chunk, linear, monkeypatch):
         monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", chunk)
-        found = metrics.density_change(*linear, generator=generator(5), noise_std=0.3, n_samples=4)
+        result = metrics.density_change(*linear, generator=generator(5), noise_std=0.3, n_samples=4)
         weight = linear[0][1].weight.detach()
         published = sum((weight @ noise.flatten()).exp().sum() for noise in noises(4, 0.3)) / 4
-        torch.testing.assert_close(found, published.expand(3))
+        torch.testing.assert_close(result, published.expand(3))
 
     def test_gradients_of_a_linear_network(self, linear):
         weight, p = linear[0][1].weight.detach(), linear[0](linear[1]).detach().softmax(1)
-        found = [metrics.density_gradients(*linear, part=part) for part in PARTS]
-        torch.testing.assert_close(found[0], (p @ weight).norm(dim=1))
-        torch.testing.assert_close(found[1], weight.mean(0).norm().expand(3))
-        torch.testing.assert_close(found[2], ((p - 1 / 3) @ weight).norm(dim=1))
+        result = [metrics.density_gradients(*linear, part=part) for part in PARTS]
+        torch.testing.assert_close(result[0], (p @ weight).norm(dim=1))
+        torch.testing.assert_close(result[1], weight.mean(0).norm().expand(3))
+        torch.testing.assert_close(result[2], ((p - 1 / 3) @ weight).norm(dim=1))
 
-    def test_shift_of_logits_leaves_the_centred_part(self, linear):
+    def test_shift_keeps_the_centred_part(self, linear):
         model, images = linear
-        other = Net(lambda net, x: model(x) + 10 * x.square().flatten(1).sum(1, True)).eval()
-        torch.testing.assert_close(other(images).softmax(1), model(images).softmax(1))
-        models = model, other
+        shifted = Net(lambda net, x: model(x) + 10 * x.square().flatten(1).sum(1, True)).eval()
+        torch.testing.assert_close(shifted(images).softmax(1), model(images).softmax(1))
+        models = model, shifted
         for part in PARTS:
             before, after = (metrics.density_gradients(m, images, part=part) for m in models)
             if part == "centred":
@@ -143,8 +143,8 @@ class TestDensity:
 class TestGroupAccuracies:
     def test_are_means_within_groups(self):
         correct = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-        found = metrics.group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
-        torch.testing.assert_close(found, torch.tensor([1.0, 1 / 3, 1.0]))
+        result = metrics.group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
+        torch.testing.assert_close(result, torch.tensor([1.0, 1 / 3, 1.0]))
 
     def test_group_without_images_is_refused(self):
         with pytest.raises(ValueError, match=r"groups: expected .*got none of group 1"):
@@ -158,10 +158,10 @@ class TestAuroc:
         known = random_images(40, seed=1).round(decimals=decimals)
         foreign = (random_images(30, seed=2) - 0.2).round(decimals=decimals)
         statistic = scipy.stats.mannwhitneyu(known.numpy(), foreign.numpy()).statistic
-        found = metrics.auroc(known, foreign).double().mean().item()
-        assert found == pytest.approx(statistic / 1200)
+        result = metrics.auroc(known, foreign).double().mean().item()
+        assert result == pytest.approx(statistic / 1200)
 
-    def test_of_logits_is_a_mean_over_classes(self):
+    def test_of_logits_averages_over_classes(self):
         known, foreign = random_images(7, 3, seed=1), random_images(5, 3, seed=2)
         expected = sum(metrics.auroc(known[:, i], foreign[:, i]) for i in range(3)) / 3
         torch.testing.assert_close(metrics.logit_auroc(known, foreign), expected)
@@ -171,7 +171,7 @@ class TestAuroc:
         assert all(s[0] > s[1] for s in (score(logits) for score in metrics.OOD_SCORES.values()))
 
     @pytest.mark.parametrize("foreign", [[], [math.nan, 1.0], [[1.0]]])
-    def test_refuses_what_are_no_numbers(self, foreign):
+    def test_refuses_nan(self, foreign):
         with pytest.raises(ValueError, match="unfamiliar: expected scores"):
             metrics.auroc(torch.ones(2), torch.tensor(foreign))
 
@@ -179,16 +179,16 @@ class TestAuroc:
 class TestMaximiseActivation:
     def test_goes_along_the_weight(self, linear):
         model, start = linear[0], 0.5 * torch.ones(3, 1, 4, 4, dtype=torch.float64)
-        found = metrics.maximise_activation(model, start, LABELS, n_steps=4, step_size=0.1)
+        result = metrics.maximise_activation(model, start, LABELS, n_steps=4, step_size=0.1)
         weight = model[1].weight.detach()[LABELS]
         expected = start.flatten(1) + 0.4 * weight / weight.norm(dim=1, keepdim=True)
-        torch.testing.assert_close(found.flatten(1), expected)
+        torch.testing.assert_close(result.flatten(1), expected)
 
     def test_raises_the_logit_within_the_range(self, lenet):
         start = random_images(3, 1, 12, 12)
         before = start.clone()
-        found = metrics.maximise_activation(lenet, start, LABELS, n_steps=20, step_size=0.5)
-        logits = [lenet(x).gather(1, LABELS[:, None]) for x in (start, found)]
+        result = metrics.maximise_activation(lenet, start, LABELS, n_steps=20, step_size=0.5)
+        logits = [lenet(x).gather(1, LABELS[:, None]) for x in (start, result)]
         assert (logits[1] > logits[0]).all()
-        assert (found.amin(), found.amax()) == (0, 1)
+        assert (result.amin(), result.amax()) == (0, 1)
         assert torch.equal(start, before)

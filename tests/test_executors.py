@@ -100,7 +100,7 @@ import os, sys
 from suite.runs import Resources, compute
 from suite.training.penalties import PENALTIES
 from suite.units import Training
-def crash(given):
+def crash(batch):
     os.abort()
 
 PENALTIES["crash"] = crash

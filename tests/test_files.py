@@ -27,7 +27,7 @@ BLACK = BUFFER.getvalue()
 
 
 class TestPhotograph:
-    def test_of_the_right_size_stays(self, tmp_path):
+    def test_right_size_is_unchanged(self, tmp_path):
         path = save(tmp_path / "a.png")
         expected = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
         assert torch.equal(read_photograph(path), expected)
@@ -48,7 +48,7 @@ class TestPhotograph:
         pixels = np.array(Image.open(path)).transpose(2, 0, 1)
         assert np.array_equal(read_photograph(path).numpy(), pixels[:, 16:240, 16:240])
 
-    def test_on_its_side_is_turned(self, tmp_path):
+    def test_is_rotated_upright(self, tmp_path):
         exif = Image.Exif()
         exif[0x0112] = 6  # turn by 90 degrees clockwise
         turned = read_photograph(save(tmp_path / "a.png", (300, 400), exif=exif))
@@ -64,7 +64,7 @@ class TestShown:
         assert data.test.labels[:3].tolist() == [243, 559, 438]
         assert data.classes[243] == "bull mastiff"
 
-    def test_one_a_class_in_the_order_of_wordnet(self, tmp_path, monkeypatch):
+    def test_one_per_class_in_wordnet_order(self, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         folder = tmp_path / "imagenet-samples"
         folder.mkdir()

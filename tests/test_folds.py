@@ -11,14 +11,14 @@ from suite.data import ImageData, Source, Split, load_data, to_float
 from suite.errors import UsageError
 from suite.runs import compute
 from suite.runs.execute import load_subject
-from suite.training.folds import data_of, fold_of
+from suite.training.folds import data_of, hold_out
 from suite.units import Measurement, Pretrained, Training
 
 # Classes of unequal size, of which five folds do not share all equally.
 COUNTS = (50, 25, 12, 7)
 
 
-def numbered():
+def number_images():
     """Images that hold their number, in an order without classes."""
     labels = torch.repeat_interleave(torch.arange(4), torch.tensor(COUNTS))
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
@@ -32,13 +32,13 @@ def numbers_of(split):
     return split.images[:, 0, 0, 0].tolist()
 
 
-SPLIT = numbered()
+SPLIT = number_images()
 DATA = ImageData(SPLIT, Split(SPLIT.images[:1], SPLIT.labels[:1]), tuple("abcd"), "fingerprint")
 
 
 class TestFoldOf:
     def test_disjoint_and_covering(self):
-        folds = [fold_of(DATA, 5, fold) for fold in range(5)]
+        folds = [hold_out(DATA, 5, fold) for fold in range(5)]
         held_out = [numbers_of(fold.test) for fold in folds]
         numbers = sorted(number for tested in held_out for number in tested)
         assert numbers == list(range(len(SPLIT.labels)))
@@ -52,12 +52,12 @@ class TestFoldOf:
     @pytest.mark.parametrize("folds", [2, 5, 7])
     def test_has_its_share_of_each_class(self, folds):
         for fold in range(folds):
-            counts = fold_of(DATA, folds, fold).test.labels.bincount(minlength=4)
+            counts = hold_out(DATA, folds, fold).test.labels.bincount(minlength=4)
             for count, of_all in zip(counts.tolist(), COUNTS):
                 assert abs(count - of_all / folds) < 1
 
-    def test_keeps_what_is_known_of_an_image(self):
-        fold = fold_of(DATA, 5, 2)
+    def test_keeps_masks_and_groups(self):
+        fold = hold_out(DATA, 5, 2)
         for split in (fold.train, fold.test):
             numbers = torch.tensor(numbers_of(split))
             assert torch.equal(split.labels, SPLIT.labels[numbers])
@@ -65,17 +65,17 @@ class TestFoldOf:
             assert torch.equal(split.masks[:, 0, 0], numbers % 2 == 0)
 
     def test_shuffled_and_always_the_same(self):
-        first, again = (numbers_of(fold_of.__wrapped__(DATA, 5, 0).test) for _ in range(2))
+        first, again = (numbers_of(hold_out.__wrapped__(DATA, 5, 0).test) for _ in range(2))
         assert first == again
         unshuffled = next(StratifiedKFold(5).split(SPLIT.labels, SPLIT.labels))[1].tolist()
         assert set(first) != set(unshuffled)
 
     def test_refuses_fewer_images_than_folds(self):
         with pytest.raises(UsageError, match=r"folds: expected at most 7, .* of class 'd', got 8"):
-            fold_of(DATA, 8, 0)
+            hold_out(DATA, 8, 0)
         lacking = dataclasses.replace(DATA, classes=tuple("abcde"))
         with pytest.raises(UsageError, match=r"folds: expected at most 0, .* of class 'e', got 2"):
-            fold_of(lacking, 2, 0)
+            hold_out(lacking, 2, 0)
 
 
 FIELDS = {"data": "numbered", "network": "mlp", "network_options": {"hidden": [4]}, "seed": 0}
@@ -84,7 +84,7 @@ PLAIN = dataclasses.replace(UNIT, folds=None, fold=0)
 
 
 @pytest.fixture(autouse=True)
-def _numbered(monkeypatch):
+def _register(monkeypatch):
     data.loading._load.cache_clear()
     entry = Source(lambda root: (SPLIT, DATA.test, "abcd"), "")
     monkeypatch.setitem(data.SOURCES, "numbered", entry)
@@ -94,11 +94,11 @@ class TestUnits:
     def test_without_folds_have_the_whole_set(self):
         assert data_of(PLAIN) is load_data("numbered")
         assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
-        assert numbers_of(data_of(UNIT).test) == numbers_of(fold_of(DATA, 5, 1).test)
+        assert numbers_of(data_of(UNIT).test) == numbers_of(hold_out(DATA, 5, 1).test)
 
     @pytest.mark.parametrize("reloaded", [False, True])
     def test_measured_on_what_it_held_out(self, store, here, reloaded):
-        expected, settings = fold_of(DATA, 5, 1), {"saliency": "logit_gradient", "n_images": 8}
+        expected, settings = hold_out(DATA, 5, 1), {"saliency": "logit_gradient", "n_images": 8}
         measures = [
             Measurement(training=UNIT, metric="accuracy"),
             Measurement(training=UNIT, metric="saliency_maps", settings=settings),
@@ -129,7 +129,7 @@ class TestUnits:
 
         monkeypatch.setattr(training, "to_float", note)
         compute([UNIT, dataclasses.replace(UNIT, n_train=30)], store=store, resources=here)
-        others = numbers_of(fold_of(DATA, 5, 1).train)
+        others = numbers_of(hold_out(DATA, 5, 1).train)
         assert (sorted(seen[: len(others)]), sorted(seen[len(others) :])) == (others, others[:30])
 
     @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_image
 
 from suite import data
 from suite.data import Split, load_data
-from suite.data.grouped import block_images, null_block_masks, textured_images
+from suite.data.grouped import attach_null_blocks, null_block_masks, put_on_textures
 from suite.errors import DataMissing, UsageError
 
 GREY = [10, 90, 170, 250]  # of each group
@@ -51,8 +51,8 @@ class TestBlockMnist:
             counts = pairs.unique(dim=0, return_counts=True)[1]
             assert (len(counts), counts.unique().numel()) == (20, 1)
 
-    def test_block_is_a_symmetric_frame_with_diagonals(self):
-        split = block_images(digits(), part=0)
+    def test_block_is_a_frame_with_diagonals(self):
+        split = attach_null_blocks(digits(), part=0)
         block = split.images[null_block_masks(split)].view(-1, 28, 28)[0]
         assert torch.equal(block, block.T)
         assert torch.equal(block, block.flip(0))
@@ -61,7 +61,7 @@ class TestBlockMnist:
         assert (block[[3, 0, 14, 9], [14, 0, 8, 14]] == 0).all()
 
     def test_positions_differ_in_testing(self):
-        first, again = ([block_images(digits(), part=n) for n in (0, 1)] for _ in range(2))
+        first, again = ([attach_null_blocks(digits(), part=n) for n in (0, 1)] for _ in range(2))
         assert torch.equal(first[0].images, again[0].images)
         assert not torch.equal(first[0].groups, first[1].groups)
 
@@ -81,8 +81,8 @@ class TestTextured:
         assert loaded.test.groups.bincount().tolist() == [250] * 4
         assert all(torch.equal(s.groups // 2, s.labels) for s in (loaded.train, loaded.test))
 
-    def test_share_of_small_groups_is_a_setting(self):
-        train, test, _ = textured_images(digits(400), digits(400), NAMES, minority=0.01)
+    def test_share_of_small_groups(self):
+        train, test, _ = put_on_textures(digits(400), digits(400), NAMES, minority=0.01)
         assert train.groups.bincount().tolist() == [198, 2, 2, 198]
         assert test.groups.bincount().tolist() == [100] * 4
 
@@ -91,7 +91,7 @@ class TestTextured:
         images = torch.zeros(20, 1, 28, 28, dtype=torch.uint8)
         images[..., 14:] = 255
         half = Split(images, torch.arange(20) % 10)
-        train, test, _ = textured_images(half, half, NAMES)
+        train, test, _ = put_on_textures(half, half, NAMES)
         for split, columns in ((train, slice(None, 320)), (test, slice(320, None))):
             assert (split.images[..., 14:] == 255).all()
             for image, group in list(zip(split.images[..., :14], split.groups))[:4]:
@@ -150,7 +150,7 @@ WRITE = {"waterbirds": write_waterbirds, "celeba": write_celeba}
 
 class TestRealFormats:
     @pytest.mark.parametrize("name", WRITE)
-    def test_are_read_and_a_missing_image_is_named(self, name, tmp_path):
+    def test_layouts_and_missing_images(self, name, tmp_path):
         folder, loaded = WRITE[name](tmp_path), load_data(name)
         assert loaded.shape == data.image_shape(name)
         for split in (loaded.train, loaded.test):
@@ -184,6 +184,6 @@ class TestRealFormats:
 
 
 @pytest.mark.parametrize("name", ["blockmnist", "texturedmnist", "texturedmnist-1pct"])
-def test_what_is_made_of_missing_data_says_how_to_get_them(name):
+def test_missing_original_says_how_to_get(name):
     with pytest.raises(DataMissing, match=r"data set 'mnist' is not at .*MNIST\("):
         load_data(name)

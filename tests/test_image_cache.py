@@ -118,7 +118,7 @@ class TestDecodeOnce:
             decode()
         assert decode.counted == []
 
-    def test_too_little_room_is_told(self, tmp_path, decode, monkeypatch):
+    def test_full_disk_is_reported(self, tmp_path, decode, monkeypatch):
         usage = shutil.disk_usage(tmp_path)._replace(free=2399)
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
         expected = r"expected 0.0 GB of room for 40 decoded a, got 0.0 GB"

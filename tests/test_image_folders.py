@@ -46,7 +46,7 @@ def mark_middles(root, ending="png"):
 
 
 class TestImagenet:
-    def test_goes_round_its_classes(self, root):
+    def test_cycles_through_its_classes(self, root):
         write_imagenet(root)
         loaded = load_data("imagenet")
         assert loaded.shape == image_shape("imagenet") == (3, 224, 224)
@@ -61,7 +61,7 @@ class TestImagenet:
         assert len(names) == 1000
         assert (names[0], names[1], names[999]) == ("tench", "goldfish", "toilet tissue")
 
-    def test_missing_class_is_told(self, root):
+    def test_missing_class_is_reported(self, root):
         write_imagenet(root)
         for path in root.rglob("n02102040"):
             path.rename(path.parent.parent / f"{path.parent.name} without")
@@ -93,7 +93,7 @@ def save(path, *, size=(8, 8), **options):
     return path
 
 
-def turned(orientation):
+def rotation(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
@@ -121,13 +121,13 @@ class TestOwnImages:
         loaded = load_data(f"imagefolder:{photos}")
         assert (loaded.classes, loaded.fingerprint) == (("cat", "dog"), plain)
 
-    def test_photograph_on_its_side_is_turned(self, photos):
+    def test_photograph_is_rotated_upright(self, photos):
         for path in photos.rglob("*.png"):
             save(path.with_suffix(".jpg"), size=(8, 16))
             path.unlink()
         # Its file is 16 wide and 8 high, to be turned by 90 degrees clockwise: left becomes top.
-        save(photos / "train" / "cat" / "0.jpg", size=(16, 8), exif=turned(6))
-        save(photos / "train" / "dog" / "0.jpg", size=(8, 16), exif=turned(3))
+        save(photos / "train" / "cat" / "0.jpg", size=(16, 8), exif=rotation(6))
+        save(photos / "train" / "dog" / "0.jpg", size=(8, 16), exif=rotation(3))
         images = load_data(f"imagefolder:{photos}").train.images.int()
         assert images[0, 0, 2].max() < 50
         assert images[0, 0, -3].min() > 200
@@ -144,7 +144,7 @@ class TestOwnImages:
         image = load_data(f"imagefolder:{photos}").train.images[0]
         assert (image[:, :, :4].max(), image[:, :, 4:].min()) == (0, 255)
 
-    def test_what_is_left_out_is_counted_once(self, photos, capsys):
+    def test_left_out_files_are_counted_once(self, photos, capsys):
         folder = photos / "train" / "dog"
         for name in ("a.gif", "b.GIF", "c.heic", ".DS_Store"):
             (folder / name).write_bytes(b"x")
@@ -157,7 +157,7 @@ class TestOwnImages:
         assert train.startswith(f"{folder_of}images end in .bmp, .jpeg, .jpg, ")
         assert f"{photos / 'test'}: left out 1 no ending, the first {photos}/test/cat/notes" in test
 
-    def test_of_photographs_hidden_and_left_out_are_told(self, tmp_path, capsys):
+    def test_left_out_photographs_are_reported(self, tmp_path, capsys):
         save(tmp_path / "own" / "1.png")
         save(tmp_path / "own" / ".ipynb_checkpoints" / "1-checkpoint.png")
         (tmp_path / "own" / "2.heic").write_bytes(b"x")
@@ -176,14 +176,14 @@ class TestOwnImages:
             load_data(f"imagefolder:{name}")
 
     @pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation")])
-    def test_other_names_of_parts_are_told(self, photos, names):
+    def test_other_names_of_parts_are_reported(self, photos, names):
         for old, new in zip(("train", "test"), names):
             (photos / old).rename(photos / new)
         there = f"there is no such folder; there are {', '.join(sorted(names))}"
         with pytest.raises(DataMissing, match=f"is not at {photos}/train .{there}..*/test/CLASS"):
             load_data(f"imagefolder:{photos}")
 
-    def test_classes_without_train_say_how_to_train(self, photos):
+    def test_without_train_says_how_to_train(self, photos):
         folder, name = photos / "train", f"imagefolder:{photos / 'train'}"
         assert len(load_data(name).test.images) == 4  # photographs may lie in folders of any name
         assert f"or to train put images into {folder}/train/CLASS/" in source(name).how_to_get
@@ -191,7 +191,7 @@ class TestOwnImages:
         with pytest.raises(UsageError, match=r"to train on are laid out as FOLDER/train/CLASS/\*"):
             compute([unit])
 
-    def test_two_spellings_of_an_accent_are_told(self, photos):
+    def test_spellings_of_an_accent_are_reported(self, photos):
         for part, form in (("train", "NFC"), ("test", "NFD")):
             folder = photos / part / "cat"
             folder.rename(folder.with_name(unicodedata.normalize(form, "café")))
@@ -204,7 +204,7 @@ class TestOwnImages:
         with pytest.raises(UsageError, match=r"expected a folder, such as imagefolder:photos"):
             ask("imagefolder:")
 
-    def test_home_of_nobody_is_a_folder_that_is_not_there(self):
+    def test_unknown_home_is_a_missing_folder(self):
         expected = r"~nobody-of-this-name/photos/train .there is no such"
         with pytest.raises(DataMissing, match=expected):
             load_data("imagefolder:~nobody-of-this-name/photos")

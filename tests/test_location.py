@@ -18,7 +18,7 @@ class Brightest(nn.Module):
 
 
 class TestCorrectByLocation:
-    def test_goes_through_all_shifts(self):
+    def test_of_all_shifts(self):
         images, labels = torch.zeros(2, 1, 8, 8), torch.tensor([1, 0])
         images[:, 0, 4, 4] = 1  # in the right half, unless it is shifted to the left
         correct = correct_by_location(Brightest(), images, labels, margin=3)
@@ -49,7 +49,7 @@ class TestCorrectByLocation:
             ({"margin": 3, "stride": 2}, "stride: expected a divisor of the margin 3, got 2"),
         ],
     )
-    def test_refuses_shifts_that_there_are_not(self, options, message):
+    def test_refuses_impossible_shifts(self, options, message):
         with pytest.raises(ValueError, match=message):
             correct_by_location(Brightest(), torch.zeros(1, 1, 8, 8), torch.zeros(1), **options)
 
@@ -59,14 +59,14 @@ NETWORK = Untrained("digits-anywhere")
 
 class TestMeasurements:
     def test_accuracy_by_location(self):
-        own = {"data": "digits-centred", "n_images": 60, "margin": 6, "stride": 3}
-        result, subject = NETWORK.measured("accuracy_by_location", **own), NETWORK.subject()
+        settings = {"data": "digits-centred", "n_images": 60, "margin": 6, "stride": 3}
+        result, subject = NETWORK.measured("accuracy_by_location", **settings), NETWORK.subject()
         assert result.per_image.shape == (60,)
-        kept = result.tensors["accuracy"]
-        assert float(kept.mean()) == pytest.approx(float(result.per_image.mean()))
+        accuracy = result.tensors["accuracy"]
+        assert float(accuracy.mean()) == pytest.approx(float(result.per_image.mean()))
         images, labels = subject.test_images(60, "digits-centred")
         right = (subject.network(images).argmax(1) == labels).double()
-        assert float(kept[2, 2]) == pytest.approx(float(right.mean()))
+        assert float(accuracy[2, 2]) == pytest.approx(float(right.mean()))
 
     def test_importance_landscape(self):
         result = NETWORK.measured("importance_landscape", n_images=40)
@@ -79,23 +79,23 @@ class TestMeasurements:
     def test_flatness(self):
         subject = NETWORK.subject()
         images, _ = subject.test_images(60)
-        whole = expected_importance_landscape(subject.network, [images])
+        landscape = expected_importance_landscape(subject.network, [images])
         halves = [expected_importance_landscape(subject.network, [images[i::2]]) for i in (0, 1)]
-        squares = whole.unflatten(0, (8, 4)).unflatten(2, (8, 4)).mean((1, 3))
-        rim = whole.sum() - whole[4:28, 4:28].sum()
+        squares = landscape.unflatten(0, (8, 4)).unflatten(2, (8, 4)).mean((1, 3))
+        rim = landscape.sum() - landscape[4:28, 4:28].sum()
         smoothness = data_smoothness(subject.data.train.images.split(900))
         expected = {
-            "tv": total_variation(whole),
+            "tv": total_variation(landscape),
             "noise": total_variation((halves[0] - halves[1]) / 2),
             "block_tv": total_variation(squares),
-            "centre_to_rim": whole[8:24, 8:24].mean() / (rim / (32**2 - 24**2)),
-            "target_distance": (whole - smoothness).square().mean(),
+            "centre_to_rim": landscape[8:24, 8:24].mean() / (rim / (32**2 - 24**2)),
+            "target_distance": (landscape - smoothness).square().mean(),
         }
         for part, value in expected.items():
-            found = NETWORK.measured("flatness", part=part, n_images=60).per_image
-            assert float(found) == pytest.approx(float(value), rel=1e-3), part
+            result = NETWORK.measured("flatness", part=part, n_images=60).per_image
+            assert float(result) == pytest.approx(float(value), rel=1e-3), part
 
-    def test_drawn_classes_come_near_the_expectation_over_all(self):
+    def test_drawn_classes_estimate_the_expectation(self):
         metric, numbers = "importance_landscape", (None, 60)
         results = [NETWORK.measured(metric, n_images=60, n_draws=n) for n in numbers]
         maps = torch.stack([r.tensors["landscape"].flatten() for r in results])

@@ -8,7 +8,7 @@ from torch import nn
 
 from suite import data, metrics
 from suite.data import ImageData, Source, Split, to_float
-from suite.data.grouped import block_images, null_block_masks
+from suite.data.grouped import attach_null_blocks, null_block_masks
 from suite.errors import UsageError
 from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
@@ -25,7 +25,7 @@ def blocks(seed):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (20, 1, 28, 28), generator=generator, dtype=torch.uint8)
     split = Split(images, torch.arange(20) % 4)
-    return block_images(split, part=0), block_images(split, part=1), "abcd"
+    return attach_null_blocks(split, part=0), attach_null_blocks(split, part=1), "abcd"
 
 
 @pytest.fixture

@@ -26,14 +26,14 @@ def test_fields_are_those_of_a_training(method):
     assert (training == Training(**FIELDS)) == (method.name in composed or "+" in method.name)
 
 
-def test_attacks_have_the_strength_as_their_radius():
+def test_strength_of_attacks_is_the_radius():
     attacked = methods.attack(2, n_steps=3)(FIELDS, 0.1)["penalties"]["adversarial"]
     assert attacked == {"strength": 0.5, "epsilon": 0.1, "step_size": 0.05, "n_steps": 3}
 
 
-def test_penalties_are_scheduled_but_attacks_are_not():
-    fields = methods.both(methods.density, methods.attack(1))(FIELDS, 0.1)
-    scheduled = methods.scheduled(fields, warm_up=5, every=None)["penalties"]
+def test_schedule_leaves_out_attacks():
+    fields = methods.chain(methods.density, methods.attack(1))(FIELDS, 0.1)
+    scheduled = methods.schedule(fields, warm_up=5, every=None)["penalties"]
     assert scheduled["marginal_density"] == {"strength": 0.1, "warm_up": 5}
     assert scheduled["adversarial"] == fields["penalties"]["adversarial"]
-    assert methods.scheduled(fields, warm_up=0) == fields
+    assert methods.schedule(fields, warm_up=0) == fields

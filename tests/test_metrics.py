@@ -6,20 +6,20 @@ from torch import nn
 
 from suite import metrics
 from suite.errors import UsageError
-from suite.metrics import chunks, entropy, faithfulness_estimate, inverted, pixel_effects
+from suite.metrics import chunks, entropy, faithfulness_estimate, invert, pixel_effects
 from suite.networks import build_network
 from tests.small_batches import LABELS, Recorder, generator, linear_network, random_images
 
 
-def test_inverted_mirrors_each_image_in_its_own_range():
+def test_invert_mirrors_in_the_image_range():
     images = torch.tensor([[[[0.0, 1.0, 0.25]]], [[[-1.0, 3.0, 0.0]]]])
-    assert torch.equal(inverted(images), torch.tensor([[[[1.0, 0.0, 0.75]]], [[[3.0, -1.0, 2.0]]]]))
+    assert torch.equal(invert(images), torch.tensor([[[[1.0, 0.0, 0.75]]], [[[3.0, -1.0, 2.0]]]]))
 
 
 class TestFaithfulness:
     def test_of_squares(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
-        change = (inverted(images) - images).flatten(1)
+        change = (invert(images) - images).flatten(1)
         maps = (change * model[1].weight[LABELS].detach()).view(3, 1, 4, 4)
         effects = pixel_effects(model, images, LABELS, patch=2, score="logit")
         estimate = faithfulness_estimate(maps, effects, patch=2)
@@ -54,12 +54,12 @@ class TestEntropy:
         ],
     )
     def test_of_a_map(self, channels, expected):
-        found = entropy(torch.tensor(channels, dtype=torch.float64)[None, :, None])
-        assert found.item() == pytest.approx(expected, rel=1e-9, nan_ok=True)
+        result = entropy(torch.tensor(channels, dtype=torch.float64)[None, :, None])
+        assert result.item() == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 @pytest.mark.parametrize("side", [8, 28, 64])
-def test_no_batch_is_larger_than_a_chunk(side, monkeypatch):
+def test_batches_fit_into_a_chunk(side, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 2**15)
     images = random_images(1, 1, side, side, dtype=torch.float32)
     model = Recorder(nn.Sequential(nn.Flatten(), nn.Linear(side * side, 3)).eval())
@@ -81,7 +81,7 @@ class TestPixelEffects:
         for b in range(3):
             for i in range(0, 144, 13):
                 changed, (row, column) = images[b].clone(), divmod(i, 12)
-                changed[:, row, column] = inverted(images)[b, :, row, column]
+                changed[:, row, column] = invert(images)[b, :, row, column]
                 scores = model(torch.stack([changed, images[b]])).detach()
                 scores = scores.softmax(1) if score == "probability" else scores
                 after, before = scores[:, LABELS[b]]
@@ -100,7 +100,7 @@ class TestPixelEffects:
         assert (effects != 0).all()
         for b in range(3):
             changed = images[b].flatten().repeat(16, 1)
-            changed[range(16), range(16)] = inverted(images[b : b + 1]).flatten()
+            changed[range(16), range(16)] = invert(images[b : b + 1]).flatten()
             expected = lacks(images[b : b + 1]) - lacks(changed.view(16, 1, 4, 4))
             torch.testing.assert_close(effects[b], expected, rtol=1e-2, atol=0)
 
@@ -152,7 +152,7 @@ class TestPixelEffects:
         for square in range(6):
             top, left = 2 * (square // 3), 2 * (square % 3)
             changed, place = images.clone(), (..., slice(top, top + 2), slice(left, left + 2))
-            changed[place] = inverted(images)[place]
+            changed[place] = invert(images)[place]
             after, before = (model(x).detach() for x in (changed, images))
             if score == "probability":
                 after, before = after.softmax(1), before.softmax(1)

@@ -101,7 +101,7 @@ class TestCubOnWaterbirds:
 
 
 @pytest.mark.parametrize("name", ["cub", "cub_on_waterbirds"])
-def test_a_missing_and_a_damaged_image_are_named(root, name):
+def test_missing_or_damaged_image_is_named(root, name):
     birds, on_waterbirds = write_cub(root), write_waterbirds(root)
     folder, bird = {"cub": (birds, 1), "cub_on_waterbirds": (on_waterbirds, 2)}[name]
     victim = next(folder.parent.rglob(f"Bird_000{bird}_{bird}.jpg"))
@@ -127,7 +127,7 @@ class TestCub:
             assert torch.equal(split.masks, mask)
 
     @pytest.mark.parametrize("file", "images image_class_labels train_test_split classes".split())
-    def test_damaged_tables_are_told(self, root, file):
+    def test_damaged_tables_are_reported(self, root, file):
         path = write_cub(root).with_name(f"{file}.txt")
         first, second, *rest = path.read_text().splitlines()
         columns = [line.split()[0] for line in (first, second, *rest)]
@@ -140,21 +140,21 @@ class TestCub:
             with pytest.raises(UsageError, match=expected):
                 load_data("cub")
 
-    def test_masks_are_a_download_of_their_own(self, root):
+    def test_masks_are_a_separate_download(self, root):
         folder = write_cub(root).parent
         (folder / "segmentations").rename(folder / "elsewhere")
         expected = f"is not at {folder / 'segmentations'} .*w9d68-gec53"
         with pytest.raises(DataMissing, match=expected):
             load_data("cub")
 
-    def test_mask_of_another_size_is_told(self, root):
+    def test_mask_of_another_size_is_reported(self, root):
         write_cub(root)
         Image.new("L", (HEIGHT, WIDTH), 255).save(next(root.rglob("Bird_0003_3.png")))
         expected = r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
         with pytest.raises(UsageError, match=expected):
             load_data("cub")
 
-    def test_image_with_a_mask_is_not_turned(self, root):
+    def test_image_with_mask_is_not_rotated(self, root):
         """Masks are drawn on the pixels as they lie in the file, whatever the file says of them."""
         write_cub(root)
         exif = Image.Exif()

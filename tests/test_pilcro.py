@@ -188,7 +188,7 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert (weights["statistics of images"] > weights["photographs"]).sum() == 3
 
     def test_a_step_with_the_penalty_costs_more_on_a_gpu(self):
-        cpu, gpu = (benchmarks.landscape_steps(benchmarks.measured(d)) for d in ("cpu", "cuda"))
+        cpu, gpu = (benchmarks.landscape_steps(benchmarks.load(d)) for d in ("cpu", "cuda"))
         assert cpu["one in ten with it"].min() > 1
         assert cpu["one in ten with it"].max() < gpu["one in ten with it"].min()
 

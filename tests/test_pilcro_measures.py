@@ -7,7 +7,7 @@ import torch
 from reglib.landscape import data_smoothness, scaled_norm
 from suite.data import load_data
 from suite.errors import UsageError
-from suite.metrics import CORRUPTIONS, centre_to_rim, corrupted
+from suite.metrics import CORRUPTIONS, centre_to_rim, corrupt
 from suite.papers.path_counts import path_counts
 from tests.untrained import Untrained
 
@@ -44,7 +44,7 @@ def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_predictio
     larger = np.pad(pixels, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")  # 32 pixels a side
 
     def right(name):
-        changed = corrupted(torch.from_numpy(larger), corruption=name, level=5, seed=0)
+        changed = corrupt(torch.from_numpy(larger), corruption=name, level=5, seed=0)
         images = subject.as_inputs(changed[..., 2:-2, 2:-2])
         return (subject.network(images).argmax(1) == labels).double()
 

@@ -32,15 +32,15 @@ def draw(frame):
     return plots.scatter(frame, **labels, hollow="over_regularised")
 
 
-def test_one_panel_for_each_data_set_network_and_profile_with_labels():
+def test_lines_have_labelled_panels():
     frame = pd.concat([models(), models("resnet"), models(profile="paper"), models("convnet")])
     figure = draw(frame)
-    shown = [axis for axis in figure.axes if axis.axison]
-    assert len(shown) == 4
-    assert [axis.get_ylabel() for axis in shown] == ["entropy (nats)", ""] * 2  # two in a row
-    for axis in shown:
+    axes = [axis for axis in figure.axes if axis.axison]
+    assert len(axes) == 4
+    assert [axis.get_ylabel() for axis in axes] == ["entropy (nats)", ""] * 2  # two in a row
+    for axis in axes:
         assert (axis.get_xlabel(), axis.get_xscale()) == ("α", "log")
-    assert shown[0].get_title().startswith("MNIST, LeNet-5, laptop\nρ = 1.00, n = 7")
+    assert axes[0].get_title().startswith("MNIST, LeNet-5, laptop\nρ = 1.00, n = 7")
     assert figure.get_size_inches()[0] <= 7.2
 
 
@@ -55,7 +55,7 @@ class TestMedians:
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]
         assert not axis.patches
 
-    def test_cut_off_is_shaded_where_there_is_one(self):
+    def test_cut_off_is_shaded(self):
         panels = [self.ROWS.assign(line="a", panel=p, t=t) for p, t in (("b", 10), ("c", np.inf))]
         figure = plots.medians(pd.concat(panels), {"a": {"color": "k"}}, beyond="t", **self.LABELS)
         assert [len(axis.patches) for axis in figure.axes] == [1, 0]
@@ -66,16 +66,16 @@ def hexes(colours):
     return [mpl.colors.to_hex(colour) for colour in colours]
 
 
-def test_over_regularised_models_are_hollow_and_out_of_the_trend():
+def test_scatter_draws_over_regularised_models_hollow():
     axis = draw(models()).axes[0]
-    kept, out = axis.collections[:2]
-    assert [len(dots.get_offsets()) for dots in (kept, out)] == [7, 2]
-    colours = {*hexes(kept.get_facecolors())}, {*hexes(out.get_edgecolors())}
+    filled, hollow = axis.collections[:2]
+    assert [len(dots.get_offsets()) for dots in (filled, hollow)] == [7, 2]
+    colours = {*hexes(filled.get_facecolors())}, {*hexes(hollow.get_edgecolors())}
     assert colours == ({plots.COLOURS["laptop"]},) * 2
-    assert {*hexes(out.get_facecolors())} == {"#ffffff"}
+    assert {*hexes(hollow.get_facecolors())} == {"#ffffff"}
     assert "n = 7" in axis.get_title()
-    other = draw(models(profile="workstation")).axes[0].collections[0]
-    assert hexes(other.get_facecolors())[0] != plots.COLOURS["laptop"]
+    workstation = draw(models(profile="workstation")).axes[0].collections[0]
+    assert hexes(workstation.get_facecolors())[0] != plots.COLOURS["laptop"]
 
 
 def seeds(method, values, profile="laptop"):
@@ -89,7 +89,7 @@ def draw_lines(frame, **options):
     return plots.lines(frame, **labels, hue="method", panels=["profile"], **options)
 
 
-def test_lines_are_means_with_intervals_in_the_colour_of_the_method():
+def test_lines_are_coloured_means_with_intervals():
     figure = draw_lines(pd.concat([seeds("density", (0.8, 0.5)), seeds("standard", (0.7, 0.2))]))
     lines = figure.axes[0].lines[::2]  # between them those of the intervals
     means = np.array([line.get_ydata() for line in lines], float)
@@ -101,7 +101,7 @@ def test_lines_are_means_with_intervals_in_the_colour_of_the_method():
     assert high - low == pytest.approx(2 * 4.3027 * 0.1 / np.sqrt(3), rel=1e-4)
 
 
-def test_lines_have_names_in_their_order_and_a_panel_each():
+def test_lines_follow_the_order_of_names():
     frame = pd.concat([seeds("standard", (1, 2)), seeds("density", (3, 4), profile="paper")])
     names = {"density": "smooth density", "standard": "plain"}
     figure = draw_lines(frame, names=names, dots=True)
@@ -109,7 +109,7 @@ def test_lines_have_names_in_their_order_and_a_panel_each():
     assert [axis.get_title() for axis in figure.axes] == ["laptop", "paper"]
 
 
-def test_without_models_the_figure_says_so():
+def test_notice_without_rows():
     for figure in (draw_lines(seeds("standard", (1, 2))[:0]), draw(models()[:0])):
         assert figure.axes[0].texts[0].get_text() == "not run at the profiles that are shown"
 
@@ -122,7 +122,7 @@ def test_long_curves_have_bands():
     assert (len(figure.axes[0].collections), figure.axes[0].get_xscale()) == (1, "linear")
 
 
-def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():
+def test_colours_of_methods_differ():
     for methods in (
         ["standard", "at_pgd", "hessian", "score_matching", "input_gradient", "cure", "density"],
         ["none", "target 10", "curvature 10"],
@@ -137,7 +137,7 @@ def test_a_method_has_one_colour_and_methods_of_a_figure_have_different_ones():
     assert plots.palette_of(pd.Series(["target 100"]), {}) == {"target 100": plots.BLUE}
 
 
-def test_ticks_are_at_few_values_and_numbers_within_two_decades():
+def test_ticks_within_two_decades():
     assert draw_lines(seeds("density", (1, 2))).axes[0].get_xticks().tolist() == [0.01, 0.1]
     figure = draw(models().assign(alpha=np.linspace(0.02, 0.9, 9)))
     figure.draw_without_rendering()
@@ -145,7 +145,7 @@ def test_ticks_are_at_few_values_and_numbers_within_two_decades():
     assert {"0.02", "0.05", "0.1", "0.2", "0.5"} <= set(labels)
 
 
-def test_maps_share_a_scale_and_a_colour_bar():
+def test_maps_share_a_colour_bar():
     maps = [np.full((4, 4), value) for value in (0.5, 2.0)]
     figure = plots.pictures([maps, [None, maps[0]]], scale=(0, 3), scale_label="importance")
     assert [axis.images[0].get_clim() for axis in figure.axes[:2]] == [(0, 3)] * 2
@@ -158,7 +158,7 @@ def photographs(profile="laptop"):
     return frame.assign(profile=profile, data="imagenet", network="resnet50")
 
 
-def test_bins_have_their_means_and_a_bound_their_medians():
+def test_scatter_draws_means_and_medians():
     frame = pd.concat([photographs(), photographs("paper")]).sample(frac=1, random_state=0)
     labels = {"x": "confidence", "x_label": "top probability", "y_label": "difference"}
     axis, _ = plots.scatter(frame, **labels, n_bins=4).axes
@@ -174,14 +174,14 @@ def test_bins_have_their_means_and_a_bound_their_medians():
     assert axis.get_title() == "ρ = -1.00, n = 40"
 
 
-def test_columns_of_pictures_are_a_picture_each():
+def test_columns_become_pictures():
     words = {"titles": ["a", "b"], "notes": [["x", "y"]] * 2, "alt": "maps"}
     text = plots.columns_as_html([[np.zeros((4, 4), np.uint8), None]] * 2, **words)
     assert text.count("<img") == 2
     assert 'alt="maps (2)"' in text
 
 
-def test_pictures_are_drawn_where_they_are_available():
+def test_missing_pictures_are_said():
     photograph = np.zeros((3, 8, 8), np.uint8)
     words = {"titles": ["photograph", "map"], "labels": ["cat", "dog"]}
     rows = [[photograph, photograph[0]], [None, photograph[0]]]
@@ -193,7 +193,7 @@ def test_pictures_are_drawn_where_they_are_available():
     assert axes[1, 0].texts[0].get_text() == "not\nkept"
 
 
-def test_figures_are_the_same_bytes_and_at_least_nine_points():
+def test_figures_are_reproducible_and_legible():
     files = io.StringIO(), io.StringIO()
     frame = pd.concat([seeds("density", (1, 2)), seeds("standard", (1, 2))])
     for file in files:
@@ -207,12 +207,12 @@ CELLS = """
 from suite import plots
 plots.set_style()
 import numpy as np
-for figure in ("plots.not_run('lines')", "plots.pictures([[np.eye(3)]])"):
+for figure in ("plots.draw_notice('lines')", "plots.pictures([[np.eye(3)]])"):
     eval(figure)
 """
 
 
-def test_a_notebook_shows_lines_as_svg_and_pictures_as_png():
+def test_notebook_formats_are_svg_and_png():
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS)])
     NotebookClient(notebook, timeout=120).execute()
     outputs = [output["data"] for output in notebook.cells[0].outputs]

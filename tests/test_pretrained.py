@@ -19,17 +19,17 @@ def weights(tmp_path, monkeypatch):
     return register(tmp_path / "data", monkeypatch)
 
 
-def measurement(metric="high_order", of=UNIT, **settings):
-    return Measurement(training=of, metric=metric, settings={"n_images": 2, **settings})
+def measurement(metric="high_order", training=UNIT, **settings):
+    return Measurement(training=training, metric=metric, settings={"n_images": 2, **settings})
 
 
 class TestLoad:
-    def test_packaged_network_classifies_and_is_piecewise_linear(self):
+    def test_packaged_network_is_piecewise_linear(self):
         network = load_pretrained("efficientnet_lite0").to(memory_format=torch.channels_last)
-        shown = load_data("foolbox-imagenet").test
+        photographs = load_data("foolbox-imagenet").test
         with torch.no_grad():
-            predicted = network(network_inputs("efficientnet_lite0", shown.images)).argmax(1)
-        assert int((predicted == shown.labels).sum()) == 18
+            predicted = network(network_inputs("efficientnet_lite0", photographs.images)).argmax(1)
+        assert int((predicted == photographs.labels).sum()) == 18
         folding = folding_of(network)
         assert not folding.nonlinear
         assert not folding.kept
@@ -60,8 +60,8 @@ class TestLoad:
         by_hand = [0, 1, 0.2], [(0 - 0.5) / 0.5, (1 - 0.4) / 0.25, (0.2 - 0.3) / 0.2]
         expected, scaled = torch.tensor(by_hand).view(2, 1, 3, 1, 1).expand(2, 2, 3, SIDE, SIDE)
         torch.testing.assert_close(inputs, expected)
-        whole = load_pretrained("tiny")
-        torch.testing.assert_close(whole(inputs), whole[1](scaled))
+        model = load_pretrained("tiny")
+        torch.testing.assert_close(model(inputs), model[1](scaled))
         lite = load_pretrained("efficientnet_lite0")[0](inputs)
         torch.testing.assert_close(lite[0, :, 0, 0], torch.tensor([-127.0, 128.0, -76.0]) / 128)
 
@@ -83,7 +83,7 @@ class TestLoad:
         with pytest.raises(UsageError, match="Remove the file and get it again"):
             compute([measurement()])
 
-    def test_missing_weights_say_how_to_get_them(self, weights, tmp_path, monkeypatch):
+    def test_missing_weights_say_how_to_get(self, weights, tmp_path, monkeypatch):
         weights.unlink()
         with pytest.raises(DataMissing, match=rf"To get them: look into {tmp_path}/data/weights"):
             load_pretrained("tiny")
@@ -101,7 +101,7 @@ class TestUnit:
         assert from_identity(identity(unit)) == unit
         fields = {"data": "tiny-photographs", "network": "tiny"}
         assert identity(UNIT) == {"unit": "pretrained", "version": 2} | fields
-        other = measurement(of=Pretrained(**fields | {"network": "other"}), n_classes=3)
+        other = measurement(training=Pretrained(**fields | {"network": "other"}), n_classes=3)
         prints = {"tiny-photographs": "1"}
         assert key(unit, prints) != key(other, prints)
         assert describe(unit).endswith("of pretrained (data=tiny-photographs, network=tiny)")
@@ -121,9 +121,9 @@ class TestUnit:
         training = small(data="tiny-photographs", n_train=None)
         for unit, message in (
             (UNIT, "a Pretrained is trained already: expected measurements of it"),
-            (measurement(of=other_data), r"expected shape \(B, 3, 16"),
+            (measurement(training=other_data), r"expected shape \(B, 3, 16"),
             (measurement(first=7), f"expected at most {PHOTOGRAPHS} for the test split"),
-            (measurement(of=unknown), "unknown pretrained"),
+            (measurement(training=unknown), "unknown pretrained"),
             (measurement(step=0), "step: expected a positive integer, got 0"),
             (training, "expected images to train on, it has none"),
         ):

@@ -109,16 +109,16 @@ class TestAgainstQuantus:
     )
     def test_faithfulness_estimate(self, network, digits, saliency, score, perturb):
         changes, theirs = {
-            "inverted": (metrics.inverted, {"perturb_func": mirror_one_pixel}),
+            "inverted": (metrics.invert, {"perturb_func": mirror_one_pixel}),
             "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
         }[perturb]
         maps = saliency(network, *digits)
         effects = metrics.pixel_effects(network, *digits, score=score, perturb=changes)
         metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **theirs)
-        given = {"a_batch": maps.numpy(), "softmax": score == "probability"} | arrays(digits)
-        expected = -torch.tensor(metric(network, **given), dtype=torch.float64)
-        found = metrics.faithfulness_estimate(maps, effects)
-        torch.testing.assert_close(found, expected, **TOLERANCE)
+        arguments = {"a_batch": maps.numpy(), "softmax": score == "probability"} | arrays(digits)
+        expected = -torch.tensor(metric(network, **arguments), dtype=torch.float64)
+        estimate = metrics.faithfulness_estimate(maps, effects)
+        torch.testing.assert_close(estimate, expected, **TOLERANCE)
 
     def test_local_lipschitz_estimate(self, network, digits, saliency):
         values = measured(metrics.local_lipschitz_estimate, network, digits, saliency)
@@ -128,9 +128,9 @@ class TestAgainstQuantus:
     def test_normalised_lipschitz_estimate(self, network, digits, saliency):
         """Quantus divides by the largest value of a batch: of one image, by that of the map."""
         for b, noise in enumerate(normal_noise()):
-            given = network, [part[b : b + 1] for part in digits], saliency
-            value = measured(metrics.local_lipschitz_estimate, *given, skip=b, normalised=True)
-            expected = quantus_lipschitz(*given, noise[None], normalise=True)
+            arguments = network, [part[b : b + 1] for part in digits], saliency
+            value = measured(metrics.local_lipschitz_estimate, *arguments, skip=b, normalised=True)
+            expected = quantus_lipschitz(*arguments, noise[None], normalise=True)
             torch.testing.assert_close(value, expected, **TOLERANCE)
 
     def test_max_sensitivity(self, network, digits, saliency):

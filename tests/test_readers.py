@@ -71,7 +71,7 @@ def write_images(folder, *, size=(6, 6), ending="png", test="test", classes=("ca
     return written
 
 
-def test_to_float_maps_black_and_white_to_the_range():
+def test_to_float_maps_to_the_range():
     levels = torch.arange(256, dtype=torch.uint8)
     for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.5, 2.0)):
         expected = torch.linspace(low, high, 256, dtype=torch.float64)
@@ -95,14 +95,14 @@ class TestMnist5k:
         of_stored_results = "2131f07f8d193abe9603a340e242b3e43235c5999bee38f189d7e214c73f8935"
         assert loaded.fingerprint == of_stored_results
 
-    def test_images_are_the_digits_that_their_labels_say(self):
+    def test_labels_name_the_digits(self):
         loaded = load_data("mnist5k")
         flat = [split.images.flatten(1).double() for split in (loaded.train, loaded.test)]
         centres = torch.stack([flat[0][loaded.train.labels == d].mean(0) for d in range(10)])
         nearest = torch.cdist(flat[1], centres).argmin(1)
         assert (nearest == loaded.test.labels).double().mean() > 0.75
-        both = torch.cat(flat)
-        assert len(both.unique(dim=0)) == len(both), "an image stands in both splits"
+        pixels = torch.cat(flat)
+        assert len(pixels.unique(dim=0)) == len(pixels), "an image stands in both splits"
 
 
 class TestFilesOfTorchvision:
@@ -133,7 +133,7 @@ class TestFilesOfTorchvision:
     @pytest.mark.parametrize(
         "contents", [b"", b"<html>not found</html>", struct.pack(">4I", 0x803, 10, 28, 28) + b"12"]
     )
-    def test_damaged_idx_files_are_told(self, contents, tmp_path):
+    def test_damaged_idx_files_are_reported(self, contents, tmp_path):
         folder = tmp_path / "data" / "MNIST" / "raw"
         write_idx(folder)
         (folder / "t10k-images-idx3-ubyte").write_bytes(contents)
@@ -184,7 +184,7 @@ class TestCifar10:
         # A row holds the red plane, then green, then blue.
         assert np.array_equal(loaded.train.images[4].numpy().ravel(), batch["data"][0])
 
-    def test_an_altered_batch_is_refused_and_never_unpickled(self, folder, tmp_path, monkeypatch):
+    def test_altered_batch_is_never_unpickled(self, folder, tmp_path, monkeypatch):
         class Evil:
             def __reduce__(self):
                 return Path.touch, (tmp_path / "unpickled",)  # type: ignore[return-value]
@@ -228,7 +228,7 @@ class TestImageFolder:
         image = load_data(f"imagefolder:{tmp_path}").train.images[0]
         assert all(np.array_equal(channel.numpy(), grey) for channel in image)
 
-    def test_fingerprint_changes_with_a_pixel_and_with_a_label(self, tmp_path):
+    def test_fingerprint_depends_on_pixels_and_labels(self, tmp_path):
         def fingerprint():
             data.loading._load.cache_clear()
             return load_data(f"imagefolder:{tmp_path}").fingerprint
@@ -242,7 +242,7 @@ class TestImageFolder:
         path.rename(tmp_path / "train" / "dog" / "9.png")
         assert len({*seen, fingerprint()}) == 3
 
-    def test_a_damaged_image_is_named(self, tmp_path):
+    def test_damaged_image_is_named(self, tmp_path):
         write_images(tmp_path, size=(64, 64))
         path = tmp_path / "train" / "dog" / "1.png"
         sound, found = path.read_bytes(), 0
@@ -265,7 +265,7 @@ class TestImageFolder:
         ],
         ids=["sixteen bits", "another size"],
     )
-    def test_an_image_unlike_the_others_is_named(self, pixels, message, tmp_path):
+    def test_image_of_another_size_is_named(self, pixels, message, tmp_path):
         write_images(tmp_path)
         path = tmp_path / "test" / "dog" / "0.png"
         Image.fromarray(pixels).save(path)
@@ -278,7 +278,7 @@ class TestImageFolder:
         with pytest.raises(UsageError, match=r"same classes in train and test, got \['dog', 'wolf"):
             load_data(f"imagefolder:{tmp_path}")
 
-    def test_an_empty_class_is_named(self, tmp_path):
+    def test_empty_class_is_named(self, tmp_path):
         write_images(tmp_path)
         for empty in ("train/emu", "test/emu", "train/fox"):
             (tmp_path / empty).mkdir()
@@ -286,7 +286,7 @@ class TestImageFolder:
         with pytest.raises(UsageError, match=r"train: expected images .* got none in emu, fox;"):
             load_data(f"imagefolder:{tmp_path}")
 
-    def test_missing_test_images_and_no_classes_at_all_are_named(self, tmp_path):
+    def test_missing_images_and_classes_are_named(self, tmp_path):
         write_images(tmp_path)
         (tmp_path / "test").rename(tmp_path / "elsewhere")
         how = f"put images into {tmp_path}/train/CLASS/ and {tmp_path}/test/CLASS/"
@@ -311,7 +311,7 @@ class TestImagenette:
             pixels = np.asarray(image)[:, 10:330]
         assert np.array_equal(loaded.test.images[1].permute(1, 2, 0).numpy(), pixels)
 
-    def test_the_smaller_copy_has_the_same_classes(self, tmp_path):
+    def test_smaller_copy_has_the_classes(self, tmp_path):
         folder, classes = tmp_path / "data" / "imagenette160", ("n01440764", "n03888257")
         write_images(folder, size=(160, 160), ending="jpg", test="val", classes=classes)
         loaded = load_data("imagenette160")
@@ -348,7 +348,7 @@ class TestFashionMnistOfDebian:
         ],
         ids=["cut", "not gzip", "missing", "labels"],
     )
-    def test_damage_is_told(self, kind, damage, message, folder):
+    def test_damage_is_reported(self, kind, damage, message, folder):
         write_idx(folder, compressed=True)
         file = folder / f"t10k-{kind}-ubyte.gz"
         file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()

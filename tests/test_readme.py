@@ -31,7 +31,7 @@ INLINE = [
 COMMANDS = sorted({line.partition(PROGRAM)[2] for line in LINES + INLINE if PROGRAM in line})
 
 
-def test_there_are_commands():
+def test_has_commands():
     assert len(COMMANDS) >= 8
     known = ("python -m suite", "git", "make", "papermill", "pip", "dask")
     assert all(line.startswith(known) for line in LINES)
@@ -53,7 +53,7 @@ def test_command_parses(line):
                 assert parameter in parameters(chapter)
 
 
-def test_quick_commands_run_and_wrong_ones_are_refused(monkeypatch, capsys):
+def test_quick_and_wrong_commands(monkeypatch, capsys):
     wrong = "rnu", "run --profil laptop", "run -p x"
     for line in ("list", "run --help", "book --help", *wrong):
         monkeypatch.setattr("sys.argv", ["suite", *line.split()])
@@ -63,7 +63,7 @@ def test_quick_commands_run_and_wrong_ones_are_refused(monkeypatch, capsys):
         assert capsys.readouterr().out or line in wrong
 
 
-def test_papermill_gets_parameters_that_there_are():
+def test_papermill_gets_existing_parameters():
     for line in [line for line in LINES if line.startswith("papermill")]:
         words = shlex.split(line)
         assert (ROOT / words[1]).exists()
@@ -80,7 +80,7 @@ def test_make_has_the_targets():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), line
 
 
-def test_the_map_of_the_readme_names_what_there_is():
+def test_map_names_existing_files():
     text = (ROOT / "README.md").read_text()
     block = re.search(r"## The map\n\n```\n(.*?)```", text, re.DOTALL)[1]
     for line in block.splitlines():
@@ -88,14 +88,14 @@ def test_the_map_of_the_readme_names_what_there_is():
             assert (ROOT / name.strip()).exists(), name
 
 
-def test_the_headlines_are_those_of_the_kept_results(kept_verdicts):
+def test_headlines_are_the_kept_results(kept_verdicts):
     text = (ROOT / "README.md").read_text()
     pattern = r"<!-- headlines:start -->\n(.*)\n<!-- headlines:end -->"
     table, rows = re.search(pattern, text, re.DOTALL)[1], headline_rows(kept_verdicts)
     assert table == headline_table(rows), "run: python -m suite judge"
 
 
-def test_the_hours_of_workstation_are_those_that_it_took():
+def test_hours_of_workstation():
     files = (KEPT_RESULTS / "workstation").glob("*.provenance.json")
     runs = [json.loads(file.read_text()) for file in files]
     hours = [run["seconds"] / 3600 / 2 for run in runs if run.get("seconds")]

@@ -137,7 +137,7 @@ def test_penalty_settings_are_its_other_arguments():
         return inputs.sum(1) * radius + labels * order
 
     penalty = penalties.of_inputs(function)
-    assert str(inspect.signature(penalty)) == "(given, /, *, radius, order=2)"
+    assert str(inspect.signature(penalty)) == "(batch, /, *, radius, order=2)"
     inputs = torch.ones(3, 2)
     step = PenaltyInputs(nn.Identity(), inputs, LABELS, inputs, torch.Generator())
     assert torch.equal(penalty(step, radius=10), 20 + 2 * LABELS)

@@ -5,7 +5,7 @@ import torch
 
 from suite import data
 from suite.data import Source, Split, image_shape, load_data, source
-from suite.data.resized import resized, tiles
+from suite.data.resized import cut_tiles, resize
 from suite.errors import DataMissing, UsageError
 from suite.evidence.names import name_of
 
@@ -34,7 +34,7 @@ def _tiny_sets(monkeypatch, tmp_path):
 class TestTiles:
     def test_are_pieces_by_position(self):
         split = some(3, 13, 9)
-        result = tiles(split, size=4)
+        result = cut_tiles(split, size=4)
         assert result.images.shape == (6 * 3 * 2, 3, 4, 4)
         for position in range(6):
             row, column = 4 * (position // 2), 4 * (position % 2)
@@ -46,26 +46,26 @@ class TestTiles:
     def test_refuses_smaller_images(self):
         expected = r"tiles: expected images of at least 14 x 14, got \[13"
         with pytest.raises(UsageError, match=expected):
-            tiles(some(3, 13, 20), size=14)
+            cut_tiles(some(3, 13, 20), size=14)
 
     def test_of_photographs_come_with_a_package(self):
         result = load_data("photograph-tiles")
         assert result.shape == image_shape("photograph-tiles") == (3, 28, 28)
         assert len(result.test.images) == 20 * 64
-        whole = load_data("foolbox-imagenet").test.images
-        assert torch.equal(result.test.images[:20], whole[:, :, :28, :28])
+        photographs = load_data("foolbox-imagenet").test.images
+        assert torch.equal(result.test.images[:20], photographs[:, :, :28, :28])
 
 
 class TestResized:
     def test_grey_gets_three_colours(self):
-        own, result = load_data("grey"), load_data("resized:grey:8")
+        original, result = load_data("grey"), load_data("resized:grey:8")
         assert result.shape == (3, 8, 8) == image_shape("resized:grey:8")
-        for before, after in ((own.train, result.train), (own.test, result.test)):
+        for before, after in ((original.train, result.train), (original.test, result.test)):
             assert torch.equal(after.images, before.images.expand(-1, 3, -1, -1))
             assert torch.equal(after.labels, before.labels)
             assert torch.equal(after.groups, before.groups)
-        assert result.classes == own.classes
-        assert result.fingerprint != own.fingerprint
+        assert result.classes == original.classes
+        assert result.fingerprint != original.fingerprint
 
     def test_half_the_size_keeps_the_mean(self):
         """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
@@ -73,12 +73,12 @@ class TestResized:
         board = (200 * ((row + column) % 2)).to(torch.uint8)
         grey = torch.full((8, 8), 7, dtype=torch.uint8)
         split = Split(torch.stack([board, grey])[:, None], torch.zeros(2).long())
-        result = resized(split, size=4).images
+        result = resize(split, size=4).images
         assert result.shape == (2, 3, 4, 4)
         assert (result[0, :, 1:3, 1:3].float() - 100).abs().max() <= 2
         assert (result[1] == 7).all()
 
-    def test_only_shown_stays_so(self):
+    def test_without_training_images(self):
         result = load_data("resized:shown:12")
         assert not source("resized:shown:12").to_train
         assert len(result.train.images) == 0

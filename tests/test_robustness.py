@@ -6,7 +6,7 @@ from suite.metrics import chunks, local_lipschitz_estimate, max_sensitivity
 from tests.small_batches import LABELS, Recorder, generator, random_images
 
 
-def squared(images, class_index):
+def square(images, class_index):
     return images.square()
 
 
@@ -14,7 +14,7 @@ METRICS = {local_lipschitz_estimate: "noise_std", max_sensitivity: "radius"}
 each_noisy = pytest.mark.parametrize("metric", METRICS)
 
 
-def values(metric, maps_of=squared, n=3, seed=0, **options):
+def values(metric, maps_of=square, n=3, seed=0, **options):
     """Apply a metric to random images of 4 x 4."""
     images = random_images(n, 1, 4, 4)
     return metric(maps_of, images, LABELS[:n], generator=generator(seed), **options)
@@ -25,7 +25,7 @@ def test_is_the_largest_change(metric):
     """Over the length of the noise, which is normal; or over the map's, of uniform noise."""
     images, draws = random_images(3, 2, 4, 4), generator(5)
     options = {"generator": generator(5), "n_samples": 7, METRICS[metric]: 0.3}
-    found = metric(squared, images, LABELS, **options)
+    result = metric(square, images, LABELS, **options)
     for b in range(3):
         if metric is local_lipschitz_estimate:
             noise = 0.3 * torch.randn(7, 2, 4, 4, generator=draws, dtype=torch.float64)
@@ -34,24 +34,24 @@ def test_is_the_largest_change(metric):
             noise = 0.6 * torch.rand(7, 2, 4, 4, generator=draws, dtype=torch.float64) - 0.3
             lengths = images[b].square().norm()
         changes = ((images[b] + noise).square() - images[b].square()).flatten(1).norm(dim=1)
-        assert found[b].item() == pytest.approx(float((changes / lengths).max()), rel=1e-12)
+        assert result[b].item() == pytest.approx(float((changes / lengths).max()), rel=1e-12)
 
 
 @each_noisy
 class TestBoth:
     def test_constant_map_has_zero(self, metric):
-        found = values(metric, lambda images, class_index: torch.ones_like(images), n_samples=5)
-        assert torch.equal(found, torch.zeros(3, dtype=torch.float64))
+        result = values(metric, lambda images, class_index: torch.ones_like(images), n_samples=5)
+        assert torch.equal(result, torch.zeros(3, dtype=torch.float64))
 
     def test_same_seed_same_bits(self, metric):
         before = torch.get_rng_state()
-        first, again, other = (values(metric, seed=seed, n_samples=5) for seed in (1, 1, 2))
+        first, again, third = (values(metric, seed=seed, n_samples=5) for seed in (1, 1, 2))
         assert torch.equal(first, again)
-        assert not torch.equal(first, other)
+        assert not torch.equal(first, third)
         assert torch.equal(torch.get_rng_state(), before)
 
     @pytest.mark.parametrize(("chunk", "size"), [(1, 1), (3 * 128, 3), (10**9, 10)])
-    def test_makes_as_many_maps_as_asked_for(self, metric, chunk, size, monkeypatch):
+    def test_makes_n_samples_maps(self, metric, chunk, size, monkeypatch):
         monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
         recorder = Recorder(nn.Identity())
         values(metric, lambda x, class_index: recorder(x), n=1, n_samples=10)
@@ -64,7 +64,7 @@ class TestBoth:
         monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk)
         torch.testing.assert_close(values(metric, n=2, n_samples=10), expected, rtol=1e-12, atol=0)
 
-    def test_refuses_what_is_not_positive(self, metric):
+    def test_refuses_zero(self, metric):
         for argument in ("n_samples", METRICS[metric]):
             with pytest.raises(ValueError, match=f"{argument}: expected a positive number, got 0"):
                 values(metric, n=1, **{"n_samples": 1, argument: 0})

@@ -66,7 +66,7 @@ class TestDeeplift:
 @pytest.mark.parametrize("name", SALIENCIES)
 class TestEachMethod:
     @pytest.mark.parametrize("network", ["resnet"], indirect=True)
-    def test_maps_do_not_depend_on_the_batch_and_all_is_left_as_it_was(self, name, network, images):
+    def test_depends_on_the_image_alone(self, name, network, images):
         inputs = images[1:].clone().requires_grad_()
         with left_alone(network, inputs, images):
             maps = SALIENCIES[name](network, inputs, CLASS_INDEX[1:])
@@ -93,16 +93,16 @@ class TestGradients:
             torch.testing.assert_close(maps[:, *pixel], slope, rtol=1e-6, atol=1e-8)
 
     def test_absolute_gradient_has_no_sign(self, network, images):
-        found = SALIENCIES["absolute_gradient"](network, images, CLASS_INDEX)
+        maps = SALIENCIES["absolute_gradient"](network, images, CLASS_INDEX)
         gradient = logit_gradient(network, images, CLASS_INDEX)
         assert (gradient < 0).any()
-        torch.testing.assert_close(found, gradient * gradient.sign())
+        torch.testing.assert_close(maps, gradient * gradient.sign())
 
     def test_loss_gradient_by_autograd(self, network, images):
         inputs = images.clone().requires_grad_()
         loss = torch.nn.functional.cross_entropy(network(inputs), CLASS_INDEX, reduction="sum")
-        (wanted,) = torch.autograd.grad(loss, inputs)
-        torch.testing.assert_close(saliency.loss_gradient(network, images, CLASS_INDEX), wanted)
+        (expected,) = torch.autograd.grad(loss, inputs)
+        torch.testing.assert_close(saliency.loss_gradient(network, images, CLASS_INDEX), expected)
 
 
 class TestSmoothGrad:
@@ -111,8 +111,8 @@ class TestSmoothGrad:
         """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
         spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
         options = {"method": logit_gradient, "noise_level": 0.2, "generator": generator()}
-        given = Polynomial(2).eval(), images, 0 * CLASS_INDEX
-        maps = smooth_grad(*given, n_samples=n_samples, **options)
+        arguments = Polynomial(2).eval(), images, 0 * CLASS_INDEX
+        maps = smooth_grad(*arguments, n_samples=n_samples, **options)
         error = ((maps - 2 * images) / spread).flatten(1).std(1)
         expected = torch.full_like(error, 0.4 / n_samples**0.5)
         torch.testing.assert_close(error, expected, rtol=0.15, atol=0)
@@ -133,31 +133,31 @@ class TestIntegratedGradients:
     def test_path_gradients_are_means(self, network, images):
         points = torch.linspace(0, 1, 1001)[1:] - 1 / 2000
         slopes = [logit_gradient(network, a * images, CLASS_INDEX) for a in points[::4]]
-        found = SALIENCIES["path_gradients"](network, images, CLASS_INDEX)
-        wanted = torch.stack(slopes).mean(0)
-        assert (found - wanted).norm() < 0.05 * wanted.norm()
-        whole = SALIENCIES["integrated_gradients"](network, images, CLASS_INDEX)
-        torch.testing.assert_close(found * images, whole)
+        maps = SALIENCIES["path_gradients"](network, images, CLASS_INDEX)
+        expected = torch.stack(slopes).mean(0)
+        assert (maps - expected).norm() < 0.05 * expected.norm()
+        integrated = SALIENCIES["integrated_gradients"](network, images, CLASS_INDEX)
+        torch.testing.assert_close(maps * images, integrated)
 
 
 @pytest.mark.parametrize("method", [cafo, saliency.caso_converged], ids=["CAFO", "CASO"])
-def test_sparse_maps_are_of_strengths_a_factor_of_two_apart(method, images):
+def test_sparse_choice_doubles_the_strength(method, images):
     network = build_network("lenet5", (2, 12, 12), 5, options={}, seed=1).double().eval()
     loss = surrogate_loss(network, images[:1], CLASS_INDEX[:1])
-    found = saliency.sparse_choice(loss, method)
-    halvings = torch.log2(found.lambda1 / 1e-5)
+    chosen = saliency.sparse_choice(loss, method)
+    halvings = torch.log2(chosen.lambda1 / 1e-5)
     torch.testing.assert_close(halvings, halvings.round())
     strengths = 1e-5 * 2.0 ** torch.arange(30).double()
     tried = method(loss, lambda1=strengths[:, None])
     sparse = (tried.sparsity[:, 0] >= 0.75) & (tried.sparsity[:, 0] < 1)
     assert sparse.sum() > 1
     best = tried.loss_change[:, 0].where(sparse, -torch.inf).argmax()
-    assert found.lambda1.item() == pytest.approx(strengths[best].item())
+    assert chosen.lambda1.item() == pytest.approx(strengths[best].item())
     name = "cafo" if method is cafo else "caso"
-    torch.testing.assert_close(SALIENCIES[name](network, images, CLASS_INDEX)[:1], found.maps)
+    torch.testing.assert_close(SALIENCIES[name](network, images, CLASS_INDEX)[:1], chosen.maps)
 
 
-def test_what_is_drawn_is_clipped_at_the_percentile():
+def test_display_clips_at_the_percentile():
     maps, ramp = torch.zeros(3, 2, 10, 10), torch.arange(100.0).view(10, 10)
     maps[0], maps[1, 0, 3, 4] = torch.stack([ramp, -ramp]), -5.0
     drawn = normalised_for_display(maps, percentile=50)
@@ -174,13 +174,13 @@ def test_what_is_drawn_is_clipped_at_the_percentile():
     ],
 )
 @only_lenet
-def test_settings_out_of_range_are_refused(network, images, method, name, value, expected):
+def test_refuses_wrong_settings(network, images, method, name, value, expected):
     with pytest.raises(ValueError, match=f"{name}: expected {expected}, got {value}"):
         method(network, images, CLASS_INDEX, **{name: value})
 
 
 @only_lenet
-def test_labels_modes_and_percentiles_out_of_range_are_refused(network, images):
+def test_refuses_wrong_labels_and_modes(network, images):
     with pytest.raises(ValueError, match="labels: expected indices from 0 to 4, got 5"):
         saliency.loss_gradient(network, images, CLASS_INDEX + 1)
     with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
@@ -190,23 +190,23 @@ def test_labels_modes_and_percentiles_out_of_range_are_refused(network, images):
 
 
 class TestIntegratedGradientsOverBaselines:
-    def test_of_a_linear_network_is_the_weight_times_the_distance_from_the_mean(self):
+    def test_of_a_linear_network(self):
         model, labels = softmax_network((1, 3, 3)), torch.tensor([1, 2])
         images, baselines = random_images(2, 1, 3, 3), random_images(130, 1, 3, 3)
         maps = integrated_gradients(model, images, labels, n_steps=2, baselines=baselines)
         weight = model[1].weight.detach()[labels].view(2, 1, 3, 3)
         torch.testing.assert_close(maps, weight * (images - baselines.mean(0)))
 
-    def test_sums_to_the_difference_of_the_logits(self):
+    def test_sums_to_the_logit_difference(self):
         model = build_network("lenet5", (1, 16, 16), 3, options={}, seed=0).double().eval()
         images, baselines = random_images(2, 1, 16, 16), random_images(3, 1, 16, 16, seed=1)
         labels = torch.tensor([1, 2])
         maps = integrated_gradients(model, images, labels, n_steps=100, baselines=baselines)
-        own, others = model(images)[range(2), labels], model(baselines)[:, labels].mean(0)
-        torch.testing.assert_close(maps.sum((1, 2, 3)), own - others, rtol=0.01, atol=1e-5)
+        target, start = model(images)[range(2), labels], model(baselines)[:, labels].mean(0)
+        torch.testing.assert_close(maps.sum((1, 2, 3)), target - start, rtol=0.01, atol=1e-5)
 
     @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
     def test_refuses_baselines_of_another_shape(self, shape):
-        given = softmax_network((1, 3, 3)), random_images(2, 1, 3, 3), torch.tensor([0, 0])
+        arguments = softmax_network((1, 3, 3)), random_images(2, 1, 3, 3), torch.tensor([0, 0])
         with pytest.raises(ValueError, match=r"baselines: expected shape \(N, 1, 3, 3\), N >= 1"):
-            integrated_gradients(*given, baselines=torch.zeros(shape))
+            integrated_gradients(*arguments, baselines=torch.zeros(shape))

@@ -28,7 +28,7 @@ from suite.papers import side_by_side as paper
 from suite.papers.design import settings_of
 from suite.papers.measure import METRICS
 from suite.paths import NOTEBOOKS, ROOT
-from suite.training.augmentation import with_noise
+from suite.training.augmentation import add_noise
 from suite.units import Measurement
 
 
@@ -117,8 +117,8 @@ class TestTrainings:
         assert (penalty["epsilon"], penalty["strength"]) == (0.03, 0.5)
         assert cure({"epochs": 4}, 0.1)["penalties"]["cure"]["radius"] == [0.375, 0.75, 1.125, 1.5]
         images, generator = torch.zeros(8, 1, 32, 32), torch.Generator().manual_seed(0)
-        assert with_noise(images, 0.0, generator=generator) is images
-        assert with_noise(images, 0.2, generator=generator).std() == pytest.approx(0.2, rel=0.05)
+        assert add_noise(images, 0.0, generator=generator) is images
+        assert add_noise(images, 0.2, generator=generator).std() == pytest.approx(0.2, rel=0.05)
 
     def test_sweep_seeds_are_not_compared(self):
         values = {"strengths": {"cure": [0.1, 1.0]}, "chosen": {"cure": 1.0}}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from suite.data import Split, image_shape, load_data
-from suite.data.synthetic import BIAS, SHIFT, SIDE, SIZES, clutter, on_canvas
+from suite.data.synthetic import BIAS, SHIFT, SIDE, SIZES, clutter, put_on_canvas
 
 LABELS = torch.arange(400) % 10
 
@@ -65,18 +65,18 @@ class TestClutter:
         assert (steps[1:] > 350).all()
 
     def test_swapping_changes_backgrounds_in_testing(self, pair):
-        own, swapped = pair
-        assert torch.equal(own.train.images, swapped.train.images)
-        assert torch.equal(own.test.masks, swapped.test.masks)
-        assert torch.equal(own.test.labels, swapped.test.labels)
-        assert own.fingerprint != swapped.fingerprint
-        different = (own.test.images != swapped.test.images)[:, 0]
+        plain, swapped = pair
+        assert torch.equal(plain.train.images, swapped.train.images)
+        assert torch.equal(plain.test.masks, swapped.test.masks)
+        assert torch.equal(plain.test.labels, swapped.test.labels)
+        assert plain.fingerprint != swapped.fingerprint
+        different = (plain.test.images != swapped.test.images)[:, 0]
         assert float(different.flatten(1).any(1).double().mean()) == pytest.approx(BIAS, abs=0.05)
-        assert not different[own.test.images[:, 0] == 255].any()  # the middle of strokes
+        assert not different[plain.test.images[:, 0] == 255].any()  # the middle of strokes
 
     def test_same_bytes_everywhere(self, pair):
-        own, _ = pair
-        for split, count in ((own.train, 4000), (own.test, 1000)):
+        plain, _ = pair
+        for split, count in ((plain.train, 4000), (plain.test, 1000)):
             assert split.images.shape == (count, 1, SIDE, SIDE)
             assert split.masks.shape == (count, SIDE, SIDE)
             assert split.masks.flatten(1).any(1).all()
@@ -109,7 +109,7 @@ def box_of(image):
 
 class TestOnCanvas:
     def test_puts_a_drawing_into_the_middle(self):
-        placed = on_canvas(drawing(2, 4))
+        placed = put_on_canvas(drawing(2, 4))
         assert (placed.shape, placed.dtype) == ((1, 1, 32, 32), torch.uint8)
         assert box_of(placed[0]) == [15, 16, 14, 17]
         assert placed[0, 0, 15:17, 14:18].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
@@ -117,28 +117,28 @@ class TestOnCanvas:
 
     def test_puts_boxes_anywhere_with_equal_chances(self):
         images = drawing(1, 1).expand(4000, -1, -1, -1)
-        placed = on_canvas(images, generator=torch.Generator().manual_seed(0))
+        placed = put_on_canvas(images, generator=torch.Generator().manual_seed(0))
         corners = torch.tensor([box_of(image)[::2] for image in placed]) - 9  # in the box of 20
         counts = torch.stack([c.bincount(minlength=13) for c in corners.T])
         assert counts.shape == (2, 13)
         assert 230 < int(counts.min()) <= int(counts.max()) < 390
         assert (placed.flatten(1).sum(1) == 1).all()
 
-    def test_refuses_what_does_not_fit_but_not_an_empty_image(self):
+    def test_refuses_drawings_beyond_the_box(self):
         with pytest.raises(ValueError, match="at most 20 x 20 pixels, got 2 x 21 in image 0"):
-            on_canvas(drawing(2, 21, canvas=(8, 28)))
-        assert not on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8)).any()
+            put_on_canvas(drawing(2, 21, canvas=(8, 28)))
+        assert not put_on_canvas(torch.zeros(1, 2, 8, 8, dtype=torch.uint8)).any()
 
 
 @pytest.mark.parametrize("name", FINGERPRINTS)
-def test_digits_are_those_of_mnist5k_on_a_canvas(name):
+def test_padded_digits_of_mnist5k(name):
     loaded, digits = load_data(name), load_data("mnist5k")
     assert loaded.fingerprint == FINGERPRINTS[name]
     assert loaded.shape == image_shape(name) == (1, 32, 32)
-    for split, own in ((loaded.train, digits.train), (loaded.test, digits.test)):
+    for split, raw in ((loaded.train, digits.train), (loaded.test, digits.test)):
         assert isinstance(split, Split)
-        assert torch.equal(split.labels, own.labels)
-        ink = (images.flatten(1).sort(1).values[:, -784:] for images in (split.images, own.images))
+        assert torch.equal(split.labels, raw.labels)
+        ink = (images.flatten(1).sort(1).values[:, -784:] for images in (split.images, raw.images))
         assert torch.equal(*ink)
     boxes = torch.tensor([box_of(image) for image in loaded.test.images])
     middle = (boxes[:, :2].sum(1) / 2, boxes[:, 2:].sum(1) / 2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from suite import metrics
-from suite.attacks import fgsm, judged, pgd
+from suite.attacks import fgsm, judge_attack, pgd
 from suite.data import ImageData, Split, to_float
 from suite.errors import RunFailed, UsageError
 from suite.networks import build_network
@@ -85,7 +85,7 @@ def test_robust_accuracy_follows_the_attack():
     settings = {"steps": 3, "relative_step": 0.5}
     network, source = subject().network, torch.Generator().manual_seed(4)
     attacked = pgd(network, images()[0], epsilon=0.1, generator=source, **settings)
-    expected = judged(network, images()[0], attacked, images()[1])
+    expected = judge_attack(network, images()[0], attacked, images()[1])
     ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
     unchanged = values("robust_accuracy", **ask)
     torch.testing.assert_close(unchanged.tensors["images"], attacked)

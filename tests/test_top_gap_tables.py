@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from benchmarks.tables import measured, top_gap_steps
+from benchmarks.tables import load, top_gap_steps
 from suite.evidence.names import name_of
 from suite.evidence.results import Results, load_results
 from suite.papers import top_gap
@@ -92,7 +92,7 @@ def test_training_steps_come_from_the_benchmark():
     ]
     steps = top_gap_steps({"rows": rows})
     assert steps.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
-    assert len(top_gap_steps(measured("cpu"))) == 2
+    assert len(top_gap_steps(load("cpu"))) == 2
 
 
 class TestPictures:

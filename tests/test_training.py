@@ -49,7 +49,7 @@ def with_strength(strength, **changes):
     return replace(UNIT, penalties={"input_gradient": {"strength": strength}}, **changes)
 
 
-def trained(unit, **options):
+def run(unit, **options):
     data = grouped_data() if unit.data == "grouped" else load_data(unit.data)
     return train(unit, data, device=CPU, **options)
 
@@ -61,7 +61,7 @@ def states_of(unit):
     def keep(state):
         states.append({name: value.clone() for name, value in state().items()})
 
-    return trained(unit, on_epoch=keep), states
+    return run(unit, on_epoch=keep), states
 
 
 def same_bits(first, second):
@@ -113,12 +113,12 @@ def inputs_of(monkeypatch, unit):
     """Train with a penalty that is zero, and return the images that it saw, batch by batch."""
     seen = []
 
-    def record(given):
-        seen.append(given.inputs.detach().clone())
-        return given.logits.sum(1) * 0
+    def record(batch):
+        seen.append(batch.inputs.detach().clone())
+        return batch.logits.sum(1) * 0
 
     monkeypatch.setitem(PENALTIES, "logit_gradient", record)
-    trained(replace(unit, penalties={"logit_gradient": {"strength": 1}}))
+    run(replace(unit, penalties={"logit_gradient": {"strength": 1}}))
     return seen
 
 
@@ -162,20 +162,20 @@ class TestAugmentation:
 class TestResume:
     @pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM, AS_IN_THE_PAPER])
     def test_from_any_epoch(self, unit):
-        whole, states = states_of(unit)
+        expected, states = states_of(unit)
         assert len(states) == 3
         for epochs, state in enumerate(states, start=1):
-            assert state["losses"].tolist() == whole.losses[:epochs]
+            assert state["losses"].tolist() == expected.losses[:epochs]
             torch.manual_seed(epochs)
-            resumed = trained(unit, resume=state)
-            assert same_bits(resumed.network, whole.network)
-            assert resumed.losses == whole.losses
+            resumed = run(unit, resume=state)
+            assert same_bits(resumed.network, expected.network)
+            assert resumed.losses == expected.losses
 
     def test_without_group_weights_is_refused(self):
         state = states_of(replace(GROUPED, balance_groups=False))[1][0]
         expected = "resume: expected the state of a training with groups"
         with pytest.raises(UsageError, match=expected):
-            trained(GROUPED, resume=state)
+            run(GROUPED, resume=state)
 
 
 class TestGroups:
@@ -198,7 +198,7 @@ class TestGroups:
         assert result.losses[0] == pytest.approx(float(expected.loss.detach()), rel=1e-5)
         torch.testing.assert_close(states[0]["group_weights"], expected.weights)
         assert states[2]["group_weights"].sum().item() == pytest.approx(1, rel=1e-5)
-        resumed = trained(unit, resume=states[0])
+        resumed = run(unit, resume=states[0])
         assert same_bits(resumed.network, result.network)
         assert resumed.losses == result.losses
 
@@ -207,7 +207,7 @@ class TestPenalty:
     def test_settings_and_epoch_reach_it(self):
         def losses(**settings):
             penalties = {"cure": {"strength": 1.0, **settings}}
-            return trained(replace(UNIT, penalties=penalties, epochs=2, batch_size=96)).losses
+            return run(replace(UNIT, penalties=penalties, epochs=2, batch_size=96)).losses
 
         default, flat, rising = losses(), losses(radius=0.1), losses(radius=[0.1, 2.0])
         assert default == losses(radius=1.5)
@@ -218,23 +218,23 @@ class TestPenalty:
     def test_knows_the_pixel_range(self, monkeypatch):
         ranges = []
 
-        def penalty(given):
-            ranges.append(given.pixel_range)
-            return PENALTIES["input_gradient"](given)
+        def penalty(batch):
+            ranges.append(batch.pixel_range)
+            return PENALTIES["input_gradient"](batch)
 
         monkeypatch.setitem(PENALTIES, "logit_gradient", penalty)
         changes = {"epochs": 1, "penalties": {"logit_gradient": {"strength": 1}}}
-        trained(replace(UNIT, pixel_range=(-1, 2), **changes))
+        run(replace(UNIT, pixel_range=(-1, 2), **changes))
         assert ranges == [(-1, 2)] * 3
 
-    def test_strength_zero_is_none(self):
-        without, zero = trained(replace(UNIT, penalties={})), trained(with_strength(0))
+    def test_strength_zero_is_no_penalty(self):
+        without, zero = run(replace(UNIT, penalties={})), run(with_strength(0))
         assert zero.losses == pytest.approx(without.losses, rel=1e-4)
         for a, b in zip(zero.network.parameters(), without.network.parameters()):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
     def test_more_strength_flattens(self):
-        networks = [trained(with_strength(s, epochs=6)).network for s in (0, 10, 100)]
+        networks = [run(with_strength(s, epochs=6)).network for s in (0, 10, 100)]
         norms = [loss_of(n, 96, 1.0) - loss_of(n, 96, 0.0) for n in networks]
         assert norms[0] > 1.5 * norms[1]
         assert norms[1] > 1.5 * norms[2]
@@ -245,28 +245,28 @@ class TestPenalty:
     def test_acts_in_every_t_th_step(self, monkeypatch, name, differentiates):
         seen = []
 
-        def record(given, *, kernel_width=3):
-            seen.append((kernel_width, given.inputs.requires_grad, given.labels))
-            return 0 * given.logits.sum(1) + 1
+        def record(batch, *, kernel_width=3):
+            seen.append((kernel_width, batch.inputs.requires_grad, batch.labels))
+            return 0 * batch.logits.sum(1) + 1
 
         monkeypatch.setitem(PENALTIES, name, record)
         unit = replace(UNIT, penalties={name: {"strength": 9.0, "every": 2, "kernel_width": 5}})
         sparse, states = states_of(unit)
         of_steps_2_4_6_8_of_9 = [(5, differentiates)] * 4
         assert [(width, grad) for width, grad, _ in seen] == of_steps_2_4_6_8_of_9
-        plain = trained(replace(UNIT, penalties={}))
+        plain = run(replace(UNIT, penalties={}))
         extra = [a - b for a, b in zip(sparse.losses, plain.losses)]
         steps_of_epochs = [1, 2, 1]
         assert extra == pytest.approx([9.0 * n / 3 for n in steps_of_epochs], rel=1e-3)
-        kept = [labels for _, _, labels in seen[1:]]
+        later = [labels for _, _, labels in seen[1:]]
         seen.clear()
-        trained(unit, resume=states[0])
-        assert all(torch.equal(again[2], labels) for again, labels in zip(seen, kept, strict=True))
+        run(unit, resume=states[0])
+        assert all(torch.equal(again[2], labels) for again, labels in zip(seen, later, strict=True))
 
     def test_strength_rises(self, monkeypatch):
-        monkeypatch.setitem(PENALTIES, "cure", lambda given: 0 * given.logits.sum(1) + 1)
+        monkeypatch.setitem(PENALTIES, "cure", lambda batch: 0 * batch.logits.sum(1) + 1)
         unit = replace(UNIT, penalties={"cure": {"strength": 9.0, "warm_up": 5}})
-        rising, plain = trained(unit), trained(replace(UNIT, penalties={}))
+        rising, plain = run(unit), run(replace(UNIT, penalties={}))
         extra = [a - b for a, b in zip(rising.losses, plain.losses)]
         of_three_steps_each = [9 * (0.2 + 0.4 + 0.6) / 3, 9 * (0.8 + 1 + 1) / 3, 9]
         assert extra == pytest.approx(of_three_steps_each, rel=1e-3)
@@ -277,48 +277,48 @@ class TestPenalty:
     def test_flattens_the_landscape(self, name, strength):
         settings = {name: {"strength": strength, "every": 2}}
         unit = replace(WITH_BATCH_NORM, penalties=settings, epochs=8, learning_rate=5e-3)
-        results = [trained(replace(unit, penalties={}))]
-        results += [trained(unit, double_backward=way) for way in ("fast", "stock")]
+        results = [run(replace(unit, penalties={}))]
+        results += [run(unit, double_backward=way) for way in ("fast", "stock")]
         inputs = to_float(load_data("mnist5k").train.images[:64], UNIT.pixel_range)
         target, distances = landscape.data_smoothness([inputs]).float(), []
         for result in results:
-            shown = landscape.expected_importance_landscape(result.network, [inputs]).float()
+            flat = landscape.expected_importance_landscape(result.network, [inputs]).float()
             if name == "landscape_curvature":
-                distances.append(landscape.curvature_penalty(shown))
+                distances.append(landscape.curvature_penalty(flat))
             else:
-                distances.append(landscape.target_penalty(shown, target))
+                distances.append(landscape.target_penalty(flat, target))
             assert not result.diverged
         assert distances[0] > 1.5 * max(distances[1:])
 
 
 class TestTrain:
     def test_lowers_the_loss(self):
-        result = trained(UNIT)
+        result = run(UNIT)
         assert len(result.losses) == 3
         assert result.losses[2] < result.losses[0]
         assert not result.diverged
         assert not any(module.training for module in result.network.modules())
 
-    def test_first_loss_is_cross_entropy_plus_penalty(self):
+    def test_first_loss_includes_the_penalty(self):
         unit = with_strength(0.5, epochs=1, batch_size=96)
         expected = loss_of(initial_network(unit, load_data("mnist5k")), 96, 0.5)
-        assert trained(unit).losses == pytest.approx([expected], rel=1e-5)
+        assert run(unit).losses == pytest.approx([expected], rel=1e-5)
 
     @BOTH
-    def test_same_seed_same_bits_and_no_side_effects(self, unit):
+    def test_same_seed_gives_same_bits(self, unit):
         images = load_data("mnist5k").train.images
         before = images[:96].clone()
         torch.manual_seed(1)
-        first = trained(unit)
+        first = run(unit)
         torch.manual_seed(2)
         state = torch.get_rng_state()
-        again, other = trained(unit), trained(replace(unit, seed=5))
+        again, third = run(unit), run(replace(unit, seed=5))
         assert torch.equal(torch.get_rng_state(), state)
         assert images.dtype == torch.uint8
         assert torch.equal(images[:96], before)
         assert same_bits(first.network, again.network)
         assert first.losses == again.losses
-        assert not same_bits(first.network, other.network)
+        assert not same_bits(first.network, third.network)
 
     def test_every_epoch_has_its_order(self, monkeypatch):
         orders, randperm = [], torch.randperm
@@ -328,8 +328,8 @@ class TestTrain:
             return orders[-1]
 
         monkeypatch.setattr(torch, "randperm", record)
-        trained(UNIT)
-        trained(replace(UNIT, seed=5))
+        run(UNIT)
+        run(replace(UNIT, seed=5))
         assert len({tuple(order.tolist()) for order in orders}) == 6
         assert all(sorted(order.tolist()) == list(range(96)) for order in orders)
 
@@ -342,19 +342,19 @@ class TestTrain:
         assert not result.network.training
 
     def test_infinite_weights_count_as_diverged(self):
-        assert trained(replace(UNIT, epochs=1, batch_size=96, learning_rate=1e38)).diverged
+        assert run(replace(UNIT, epochs=1, batch_size=96, learning_rate=1e38)).diverged
 
     @pytest.mark.parametrize(("changes", "text"), UNKNOWN)
     def test_unknown_names_are_refused(self, changes, text):
         unit = replace(UNIT, **changes)
-        for refuse in (check, trained):
+        for refuse in (check, run):
             with pytest.raises(UsageError, match=text):
                 refuse(unit)
 
     @pytest.mark.parametrize(("changes", "options", "text"), REFUSED)
-    def test_what_data_or_options_rule_out_is_refused(self, changes, options, text):
+    def test_refuses_impossible_data_and_options(self, changes, options, text):
         with pytest.raises(UsageError, match=text):
-            trained(replace(UNIT, **changes), **options)
+            run(replace(UNIT, **changes), **options)
 
     @pytest.mark.parametrize(
         ("network", "device", "layout"),
@@ -372,7 +372,7 @@ class TestTrain:
     @BOTH
     def test_fast_and_stock_differ_by_rounding(self, unit):
         unit = replace(unit, epochs=2, n_train=64, batch_size=64)
-        fast, stock, default = (trained(unit, double_backward=w) for w in ("fast", "stock", None))
+        fast, stock, default = (run(unit, double_backward=w) for w in ("fast", "stock", None))
         assert fast.losses[0] == pytest.approx(stock.losses[0], rel=1e-5)
         # Adam's first step goes by the sign of a gradient, be it rounding only.
         assert fast.losses[1] == pytest.approx(stock.losses[1], rel=1e-3)
@@ -382,14 +382,14 @@ class TestTrain:
 
     def test_captured_is_stock_on_the_cpu(self):
         unit = replace(WITH_BATCH_NORM, epochs=1, n_train=64)
-        stock, graph = (trained(unit, double_backward=way) for way in ("stock", "captured"))
+        stock, graph = (run(unit, double_backward=way) for way in ("stock", "captured"))
         assert same_bits(stock.network, graph.network)
         assert stock.losses == graph.losses
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
     @pytest.mark.parametrize("penalties", CAPTURED, ids=lambda given: "-".join(given) or "none")
-    def test_captured_learns_what_stock_does_on_cuda(self, optimizer, penalties):
+    def test_captured_agrees_with_stock_on_cuda(self, optimizer, penalties):
         changes = {"epochs": 3, "cosine_epochs": 3, "optimizer": optimizer, "penalties": penalties}
         unit, device = replace(WITH_BATCH_NORM, **changes), torch.device("cuda")
         stock, graph = (
@@ -403,10 +403,10 @@ class TestTrain:
         data, device = load_data("mnist5k"), torch.device("cuda")
         first, again = (train(UNIT, data, device=device) for _ in range(2))
         assert same_bits(first.network, again.network)
-        assert first.losses == pytest.approx(trained(UNIT).losses, rel=1e-2)
+        assert first.losses == pytest.approx(run(UNIT).losses, rel=1e-2)
 
     @pytest.mark.gpu
-    def test_images_off_the_device_give_the_same_bits(self, monkeypatch):
+    def test_images_off_the_device(self, monkeypatch):
         penalties, device = {"landscape_target": {"strength": 1.0}}, torch.device("cuda")
         unit = replace(WITH_BATCH_NORM, penalties=penalties, batch_size=24)
         resident = train(unit, load_data("mnist5k"), device=device)
@@ -418,21 +418,21 @@ class TestTrain:
 
 class TestFixedStatistics:
     def test_trains_as_it_evaluates(self):
-        before, after = initial_network(FIXED, load_data("mnist5k")), trained(FIXED).network
+        before, after = initial_network(FIXED, load_data("mnist5k")), run(FIXED).network
         assert not isinstance(after, View)
         buffers = dict(after.named_buffers())
         assert all(torch.equal(value, buffers[name]) for name, value in before.named_buffers())
         scales = [module.weight for module in after.modules() if isinstance(module, nn.BatchNorm2d)]
         assert any((scale != 1).any() for scale in scales)  # its own weights are trained
         expected = loss_of(before.eval(), 32, 0.1)
-        assert trained(replace(FIXED, n_train=32)).losses == pytest.approx([expected], rel=1e-5)
+        assert run(replace(FIXED, n_train=32)).losses == pytest.approx([expected], rel=1e-5)
 
     @pytest.mark.parametrize("penalised", [True, False])
     def test_folded_or_not_is_the_same(self, penalised):
         unit = FIXED if penalised else replace(FIXED, penalties={})
-        fast, stock = (trained(unit, double_backward=way) for way in ("fast", "stock"))
+        fast, stock = (run(unit, double_backward=way) for way in ("fast", "stock"))
         assert fast.losses == pytest.approx(stock.losses, rel=1e-4)
-        assert trained(replace(unit, fixed_statistics=False)).losses != fast.losses
+        assert run(replace(unit, fixed_statistics=False)).losses != fast.losses
 
 
 class TestSchedule:
@@ -445,7 +445,7 @@ class TestSchedule:
 
     def test_shorter_training_is_the_start(self):
         _, states = states_of(AS_IN_THE_PAPER)
-        shorter = trained(replace(AS_IN_THE_PAPER, epochs=2))
+        shorter = run(replace(AS_IN_THE_PAPER, epochs=2))
         for name, weight in shorter.network.state_dict().items():
             assert torch.equal(weight, states[1][f"network.{name}"])
 
@@ -456,16 +456,16 @@ class TestSchedule:
         spread = torch.full((96, 10), 0.03)
         spread[torch.arange(96), data.train.labels[:96]] += 0.7
         expected = -(spread * logits.log_softmax(1)).sum(1).mean()
-        assert trained(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
+        assert run(unit).losses == [pytest.approx(float(expected.detach()), rel=1e-5)]
 
     @pytest.mark.parametrize("network", ["resnet", "top_gap"])
     def test_bfloat16_takes_nearly_the_same_step(self, network):
         l1 = {"class_map_l1": {"strength": 1.0}} if network == "top_gap" else {}
         small = {"blocks": [1, 1], "width": 8}
         options = {"backbone_options": small, "width": 8, "k": 0.25} if l1 else small
-        one = {"epochs": 1, "batch_size": 96, "optimizer": "sgd", "learning_rate": 1.0}
-        unit = replace(UNIT, **one, network=network, network_options=options, penalties=l1)
-        made = [trained(unit).network, trained(replace(unit, precision="bfloat16")).network]
+        fields = {"epochs": 1, "batch_size": 96, "optimizer": "sgd", "learning_rate": 1.0}
+        unit = replace(UNIT, **fields, network=network, network_options=options, penalties=l1)
+        made = [run(unit).network, run(replace(unit, precision="bfloat16")).network]
         networks = [initial_network(unit, load_data("mnist5k")), *made]
         start, *ends = (torch.cat([p.flatten() for p in n.parameters()]) for n in networks)
         steps = [(end - start).detach() for end in ends]
@@ -483,9 +483,9 @@ class TestSchedule:
 
         monkeypatch.setattr(torch.optim.SGD, "step", record)
         plain = replace(UNIT, optimizer="sgd", epochs=1)
-        trained(plain)
+        run(plain)
         free = norms.copy()
         norms.clear()
-        trained(replace(plain, clip=0.1))
+        run(replace(plain, clip=0.1))
         assert max(free) > 0.2
         assert max(norms) == pytest.approx(0.1, rel=1e-4)

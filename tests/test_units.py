@@ -59,7 +59,7 @@ BAD: list[tuple[str, list[Any], str]] = [
 NO_FOLD = r"^fold: expected an integer in 0\.\.4 for folds=5, got"
 NO_STRENGTH = "^strength of penalty 'input_gradient': expected a finite number >= 0, got "
 NO_SETTINGS = r"penalty 'input_gradient': expected settings .* 0\.1"
-SCHEDULES = "^decay_epochs: expected none beside cosine_epochs, got"
+SCHEDULES = "^decay_epochs: expected none together with cosine_epochs, got"
 TOGETHER = [
     ({"cosine_epochs": 9, "decay_epochs": [2]}, SCHEDULES),
     ({"penalties": {"input_gradient": 0.1}}, NO_SETTINGS),
@@ -114,7 +114,7 @@ class TestKey:
         assert OTHER_VALUES.keys() == {field.name for field in dataclasses.fields(Training)}
 
     @pytest.mark.parametrize("field", OTHER_VALUES)
-    def test_depends_on_every_field_of_a_training(self, field):
+    def test_depends_on_fields_of_a_training(self, field):
         plain = replace(PLAIN, folds=5) if field == "fold" else PLAIN
         changed = replace(plain, **{field: OTHER_VALUES[field]})
         assert key(changed, FINGERPRINTS) != key(plain, FINGERPRINTS)
@@ -122,7 +122,7 @@ class TestKey:
         assert len({key(unit, FINGERPRINTS) for unit in measured}) == 2
 
     @pytest.mark.parametrize("changes", [{"metric": "accuracy"}, {"settings": {"n_images": 20}}])
-    def test_depends_on_every_field_of_a_measurement(self, changes):
+    def test_depends_on_fields_of_a_measurement(self, changes):
         assert key(replace(ENTROPY, **changes), FINGERPRINTS) != key(ENTROPY, FINGERPRINTS)
 
     def test_depends_on_all_data(self):
@@ -145,7 +145,7 @@ class TestKey:
         assert identity(Training(**REQUIRED, decay_epochs=[])) == identity(PLAIN)
 
 
-def test_training_of_a_measurement_and_of_a_training():
+def test_training_of():
     assert units.training_of(ENTROPY) is FULL
     assert units.training_of(PLAIN) is PLAIN
 

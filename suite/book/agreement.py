@@ -63,7 +63,7 @@ def _of_all(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dict[s
     largest = largest.assign(metric=largest["metric"].str.replace("_", " "), **texts)
     plots.set_style()
     panels = values.rename(columns={"chapter": "panel"}).reset_index(drop=True)
-    plots.kept_against_here(panels, agreement.KINDS).savefig(folder / PICTURE, dpi=150)
+    plots.compare_with_kept(panels, agreement.KINDS).savefig(folder / PICTURE, dpi=150)
     return {
         "agree": f"{agree:,} of {len(values):,} values",
         "share": f"{agree / len(values):.1%}",

@@ -19,7 +19,7 @@ NOT_READABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[Image.Image]:
+def _open(path: str | Path) -> Iterator[Image.Image]:
     try:
         with Image.open(path) as image:
             yield image
@@ -28,14 +28,14 @@ def _opened(path: str | Path) -> Iterator[Image.Image]:
 
 
 def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = True) -> Image.Image:
-    """Read an image; `upright` turns a photograph that its file says lies on its side.
+    """Read an image; `upright` rotates a photograph as its file says.
 
-    What is transparent lies on white, except in a mask (mode "L").
+    Transparent parts become white, except in a mask (mode "L").
 
     Raises:
-        UsageError: not an image that can be read, or one of more than 8 bits a channel.
+        UsageError: not a readable image, or more than 8 bits a channel.
     """
-    with _opened(path) as image:
+    with _open(path) as image:
         if image.mode.startswith(("I", "F")):
             raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
         turned = ImageOps.exif_transpose(image) if upright else image
@@ -46,12 +46,12 @@ def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = True) -> 
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return width and height of an image, without decoding it.
+    """Return the width and height of an image without decoding it.
 
     Raises:
-        UsageError: not an image that can be read.
+        UsageError: not a readable image.
     """
-    with _opened(path) as image:
+    with _open(path) as image:
         return image.size
 
 
@@ -61,21 +61,21 @@ def read_image(path: str | Path) -> Tensor:
 
 
 def read_photograph(path: Path, *, upright: bool = True, size: int = SIZE) -> Tensor:
-    """Read a photograph as uint8 (3, size, size): `middle` of it, bicubic.
+    """Read a photograph as uint8 (3, size, size), cut by `crop_middle` and scaled bicubically.
 
-    `upright` turns one that its file says lies on its side.
+    `upright` rotates it as its file says.
 
     Raises:
-        UsageError: not an image that can be read, or one of more than 8 bits a channel.
+        UsageError: not a readable image, or more than 8 bits a channel.
     """
-    return _tensor(middle(open_image(path, upright=upright), Image.Resampling.BICUBIC, size))
+    return _tensor(crop_middle(open_image(path, upright=upright), Image.Resampling.BICUBIC, size))
 
 
 def _tensor(image: Image.Image) -> Tensor:
     return torch.tensor(np.asarray(image)).permute(2, 0, 1)
 
 
-def middle(image: Image.Image, how: Image.Resampling, size: int = SIZE) -> Image.Image:
+def crop_middle(image: Image.Image, how: Image.Resampling, size: int = SIZE) -> Image.Image:
     """Bring the shorter side to 8/7 of `size` pixels and cut out the middle, size x size.
 
     An image of size x size pixels stays as it is.
@@ -90,9 +90,9 @@ def middle(image: Image.Image, how: Image.Resampling, size: int = SIZE) -> Image
 
 
 def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
-    """Read a table as Waterbirds (.csv), CelebA or CUB-200-2011 (.txt) have them.
+    """Read a table in the format of Waterbirds (.csv), CelebA or CUB-200-2011 (.txt).
 
-    The first column of a .txt names the images; without `columns`, it has no header.
+    The first column of a .txt file names the images; without `columns` it has no header.
 
     Raises:
         Missing, UsageError: no file, or not a table with these columns.

@@ -15,15 +15,15 @@ WATERBIRDS = "waterbird_complete95_forest2water2"
 WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
 
 
-def block_images(split: Split, *, part: int) -> Split:
+def attach_null_blocks(split: Split, *, part: int) -> Split:
     """Attach a null block, a square with its diagonals, above or below each image.
 
-    One half of each class has it above, drawn once for each split: group 0 has the block above,
-    group 1 below, and `null_block_masks` marks it.
+    A random half of each class has the block above, drawn once for each split. Group 0 has it
+    above, group 1 below; `null_block_masks` marks it.
 
     Source: :cite:t:`shah2021`, as in appendix A.8.1 of :cite:t:`yang2024`.
     """
-    above = _balanced_draw(split.labels, 0.5, seed=part)
+    above = _draw_balanced(split.labels, 0.5, seed=part)
     block = _null_block().expand_as(split.images)
     below = torch.cat([split.images, block], dim=2)
     images = torch.where(above[:, None, None, None], below.roll(block.shape[2], dims=2), below)
@@ -31,10 +31,10 @@ def block_images(split: Split, *, part: int) -> Split:
 
 
 def null_block_masks(split: Split) -> Tensor:
-    """Mark the null block of each image of BlockMNIST, (N, 1, H, W).
+    """Return masks of the null blocks of images of BlockMNIST, (N, 1, H, W).
 
     Raises:
-        ValueError: images without groups, or of another number of groups than two.
+        ValueError: images without groups, or with other groups than 0 and 1.
     """
     n, _, height, width = split.images.shape
     if split.groups is None or not bool(((split.groups == 0) | (split.groups == 1)).all()):
@@ -44,16 +44,15 @@ def null_block_masks(split: Split) -> Tensor:
     return masks[:, None, :, None].expand(n, 1, height, width)
 
 
-def textured_images(
+def put_on_textures(
     train: Split, test: Split, classes: Sequence[str], *, minority: float = 0.05
 ) -> Read:
-    """Put images on crops of two photographs, of which one goes with each half of the classes.
+    """Put images on crops of two photographs, one for each half of the classes.
 
     Labels become 0 for the lower and 1 for the upper half of the classes. In training all but
-    `minority` of each new class have the background of their class, in testing one half; the group
+    `minority` of each new class have the background of their class, in testing one half. The group
     of an image is 2 label + background. Backgrounds are crops of a photograph of a building (0)
-    and of a flower (1), at half their brightness, from its left part in training and from its right
-    in testing.
+    or a flower (1) at half its brightness, from its left part in training, its right in testing.
 
     Source: built as :cite:t:`sagawa2020` built Waterbirds.
     """
@@ -63,8 +62,8 @@ def textured_images(
     photos = torch.stack([torch.tensor(p).permute(2, 0, 1) for p in photographs])
     middle, half = photos.shape[3] // 2, (len(classes) + 1) // 2
     names = [", ".join(classes[:half]), ", ".join(classes[half:])]
-    shown = _on_textures(train, half, photos[..., :middle], minority, seed=2)
-    return shown, _on_textures(test, half, photos[..., middle:], 0.5, seed=3), names
+    blended = _blend(train, half, photos[..., :middle], minority, seed=2)
+    return blended, _blend(test, half, photos[..., middle:], 0.5, seed=3), names
 
 
 def read_waterbirds(root: Path) -> Read:
@@ -80,7 +79,7 @@ def read_waterbirds(root: Path) -> Read:
 
 
 def read_celeba(root: Path) -> Read:
-    """Read CelebA as its authors lay it out; label: blond hair, group = 2 label + male."""
+    """Read CelebA in the layout of its authors; label: blond hair, group = 2 label + male."""
     from torchvision.transforms import v2
 
     folder, names = root / "celeba", ["Blond_Hair", "Male"]
@@ -95,9 +94,9 @@ def read_celeba(root: Path) -> Read:
 def _read_groups(
     folder: Path, table: pd.DataFrame, resize: Callable[[Tensor], Tensor]
 ) -> list[Split]:
-    """Read images by a table of their names, labels, attributes and splits: 0, 1 or 2."""
+    """Read the images of a table of names, labels, attributes and splits (0, 1 or 2)."""
     splits = []
-    for number in (0, 2):  # 1 is to validate
+    for number in (0, 2):  # 1 is for validation
         part = table[table.iloc[:, 3] == number]
         images = [resize(read_image(folder / name)) for name in part.iloc[:, 0]]
         stacked = torch.stack(images) if images else torch.empty(0, 3, 1, 1, dtype=torch.uint8)
@@ -107,7 +106,7 @@ def _read_groups(
 
 
 def _null_block() -> Tensor:
-    """Draw a frame of two pixels, four pixels from the border, and its diagonals, 28 x 28."""
+    """Draw a frame two pixels wide, four pixels from the border, and its diagonals, 28 x 28."""
     row, column = torch.arange(28)[:, None], torch.arange(28)
     from_border = torch.stack(torch.broadcast_tensors(row, column, 27 - row, 27 - column)).amin(0)
     diagonal = ((row - column).abs() <= 1) | ((row + column - 27).abs() <= 1)
@@ -115,22 +114,22 @@ def _null_block() -> Tensor:
     return ink.to(torch.uint8) * 255
 
 
-def _on_textures(split: Split, half: int, photos: Tensor, minority: float, seed: int) -> Split:
+def _blend(split: Split, half: int, photos: Tensor, minority: float, seed: int) -> Split:
     labels = (split.labels >= half).long()
-    background = torch.where(_balanced_draw(labels, minority, seed), 1 - labels, labels)
+    background = torch.where(_draw_balanced(labels, minority, seed), 1 - labels, labels)
     generator = torch.Generator().manual_seed(seed)
     n, _, height, width = split.images.shape
     rows = torch.randint(photos.shape[2] - height + 1, (n,), generator=generator)
     columns = torch.randint(photos.shape[3] - width + 1, (n,), generator=generator)
-    at = zip(background.tolist(), rows.tolist(), columns.tolist(), strict=True)
-    crops = [photos[b, :, r : r + height, c : c + width] for b, r, c in at]
+    corners = zip(background.tolist(), rows.tolist(), columns.tolist(), strict=True)
+    crops = [photos[b, :, r : r + height, c : c + width] for b, r, c in corners]
     opacity = split.images.float() / 255
     mixed = torch.stack(crops).float() / 2 * (1 - opacity) + 255 * opacity
     return Split(mixed.round().to(torch.uint8), labels, groups=2 * labels + background)
 
 
-def _balanced_draw(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Choose that share of each class at random, (N,)."""
+def _draw_balanced(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Choose a share of each class at random, (N,)."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():

@@ -1,9 +1,9 @@
 """Images that are decoded once, into a file that is mapped into memory.
 
 A data set of photographs may be larger than memory, and decoding it takes longer than reading it.
-So its pixels are written into a file below the data folder, which every later run maps: a process
-holds only what it looks at, and processes share it. The name of the file is made of the list of
-the images, so that other images make another file, and of the SHA-256 of what it holds.
+So its pixels are written into a file below the data folder, and every later run maps that file. A
+process holds only the images that it uses, and processes share them. The name of the file is made
+from the list of the images, so that other images make another file, and from its SHA-256.
 """
 
 import fcntl
@@ -24,19 +24,19 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from suite.data.files import SIZE, image_size, middle, open_image, read_photograph
+from suite.data.files import SIZE, crop_middle, image_size, open_image, read_photograph
 from suite.data.splits import Split, interleave_classes
 from suite.errors import UsageError, expected
 
 FOLDER = "decoded"
 AT_A_TIME = 1024
-VERSION = 1  # of what is decoded; another number makes all files anew
+VERSION = 1  # of the decoding; another number makes all files anew
 
-Reader = Callable[[int], np.ndarray]  # gives value number i in uint8 or booleans
+Reader = Callable[[int], np.ndarray]  # returns value number i, in uint8 or booleans
 
 
 class Decoded(NamedTuple):
-    """Values (N, ...) in uint8 that a file holds, read-only, and their SHA-256."""
+    """Values (N, ...) in uint8, read-only in a mapped file, and their SHA-256."""
 
     values: Tensor
     sha256: str
@@ -45,19 +45,20 @@ class Decoded(NamedTuple):
 def read_photographs(
     root: Path, paths: Sequence[Path], labels: Sequence[int], masks: Tensor | None = None
 ) -> Split:
-    """Return photographs in files as a split, in an order in which any first n hold all classes.
+    """Return photographs as a split whose classes take turns, so that its first n hold all classes.
 
-    They are cut as `suite.data.files.read_photograph` says. What has masks is not turned, for masks
-    are drawn on the pixels as they lie in the file.
+    They are cut as `suite.data.files.read_photograph` says. Images with masks are not rotated,
+    since masks are drawn on the pixels as stored.
 
     Args:
-        root: folder of data sets; what is decoded is kept below it.
+        root: folder of data sets; decoded images are kept below it.
         paths: images.
         labels: class of each image.
-        masks: what `read_masks` gives for the same paths; None for none.
+        masks: what `read_masks` returns for the same paths; None for none.
 
     Raises:
-        UsageError: an image that is missing or cannot be read, by name; no room to write.
+        UsageError: an image is missing or cannot be read (the message names it), or the disk is
+            full.
     """
     numbers = torch.tensor(labels, dtype=torch.int64)
     order = interleave_classes(numbers)
@@ -74,17 +75,17 @@ def read_photographs(
 
 
 def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tensor:
-    """Return the masks of images, cut as these are, (N, 224, 224).
+    """Return the masks of images, cut like the images, (N, 224, 224).
 
     They are True where the object covers at least half of a pixel.
 
     Args:
-        root: folder of data sets; what is decoded is kept below it.
+        root: folder of data sets; decoded masks are kept below it.
         paths: images.
         files: their masks, white where the object is.
 
     Raises:
-        UsageError: a mask that is missing or cannot be read, or that has not the size of its image.
+        UsageError: a mask is missing, cannot be read, or does not have the size of its image.
     """
 
     def cut(row: int) -> np.ndarray:
@@ -92,7 +93,7 @@ def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tens
         if mask.size != size:
             same = f"a mask of the size of the image, {size[0]} x {size[1]}"
             raise expected(f"{paths[row]}", same, f"{mask.size[0]} x {mask.size[1]}")
-        return np.asarray(middle(mask, Image.Resampling.BOX)) > 127
+        return np.asarray(crop_middle(mask, Image.Resampling.BOX)) > 127
 
     shape = (len(paths), SIZE, SIZE)
     return decode_once(root, [*files, *paths], shape, how="masks", read=cut).values.bool()
@@ -101,17 +102,17 @@ def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tens
 def decode_once(
     root: Path, files: Sequence[Path], shape: tuple[int, ...], *, how: str, read: Reader
 ) -> Decoded:
-    """Map the file that holds what `files` hold, after writing it if it is not there.
+    """Map the file of decoded values; write it first if it does not exist.
 
     Args:
         root: folder of data sets.
-        files: what is read; if one of them changes its size or time, all is read again.
-        shape: (N, ...) of all values.
-        how: what is made of the files.
-        read: gives value number i of N; it is called by several threads.
+        files: files to decode; if the size or time of one changes, all are decoded again.
+        shape: shape (N, ...) of all values.
+        how: what the files are decoded to, in words.
+        read: returns value number i of N; several threads call it.
 
     Raises:
-        UsageError: a file that is missing or cannot be read, no room, or a file that is damaged.
+        UsageError: a file is missing, cannot be read or is damaged, or the disk is full.
     """
     if shape[0] == 0:
         return Decoded(torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest())
@@ -129,7 +130,7 @@ def decode_once(
             why = f"{folder}: decoded images cannot be written there ({text}); make room "
             why += "or set REGLIB_DATA to a folder that can be written, with links to the data sets"
             raise UsageError(why) from error
-    return Decoded(_mapped(written[0], shape), written[0].stem.partition("-")[2])
+    return Decoded(_map(written[0], shape), written[0].stem.partition("-")[2])
 
 
 def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) -> str:
@@ -145,7 +146,7 @@ def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) ->
 
 
 def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: Reader) -> Path:
-    """Write the values into a file that has its name when it is complete."""
+    """Write the values into a file, which gets its name when it is complete."""
     needed, free = math.prod(shape), shutil.disk_usage(folder).free
     if needed > free:
         advice = "make room, or set REGLIB_DATA to a folder on a larger disk"
@@ -154,7 +155,7 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
     partial, digest = folder / "partial", hashlib.sha256()
     starts = tqdm(range(0, shape[0], AT_A_TIME), desc=f"decoding {how}", disable=None)
     try:
-        # Not through a map: a disk that fills up is an error here, and kills the process there.
+        # Not through a map: a full disk raises an error here, but would kill the process there.
         with partial.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in starts:
                 rows = range(start, min(start + AT_A_TIME, shape[0]))
@@ -168,9 +169,9 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
         partial.unlink(missing_ok=True)
 
 
-def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
+def _map(path: Path, shape: tuple[int, ...]) -> Tensor:
     try:
-        # Read-only: a private map that could be written must not be larger than memory.
+        # Read-only: a private map that can be written must not be larger than memory.
         values = np.memmap(path, np.uint8, "r").reshape(shape)
     except (OSError, ValueError) as error:
         why = f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"

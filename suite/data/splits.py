@@ -1,4 +1,4 @@
-"""What readers of data sets return, and what they raise."""
+"""Splits of data sets, and the exceptions of their readers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W) in uint8, labels (N,) and what else is known of the images.
+    """Images (N, C, H, W) in uint8 with labels (N,), and masks or groups where they are known.
 
-    Masks (N, H, W) are True on the object. Groups (N,) are integers from 0 up: of what kind the
-    background of an image is, for example. `sha256` is that of the pixels, where a file that is
-    mapped into memory brings it along.
+    Masks (N, H, W) are True on the object. Groups (N,) are integers from 0, for example the kind
+    of an image's background. `sha256` is the checksum of the pixels, known where they come from a
+    file that is mapped into memory.
     """
 
     images: Tensor
@@ -24,7 +24,7 @@ class Split:
     sha256: str | None = None
 
     def part(self, rows: Tensor) -> "Split":
-        """Return the images of these rows, (n,), with what is known of them."""
+        """Return the images at these rows, (n,), with their labels, masks and groups."""
         masks, groups = (None if t is None else t[rows] for t in (self.masks, self.groups))
         return Split(self.images[rows], self.labels[rows], masks, groups)
 
@@ -33,15 +33,15 @@ Read = tuple[Split, Split, Sequence[str]]  # training, test, names of the classe
 
 
 class Missing(Exception):
-    """A data set is not where it should be: the path, and why."""
+    """A data set is not where it should be: its path, and the reason."""
 
 
 class Damaged(Exception):
-    """What is at a path cannot be read: the path, and the error."""
+    """A data set cannot be read: its path, and the error."""
 
 
 def test_only(test: Split, classes: Sequence[str]) -> Read:
-    """Return a data set that has no images to train on."""
+    """Return a data set without training images."""
     return Split(test.images[:0], test.labels[:0]), test, classes
 
 

@@ -1,4 +1,4 @@
-"""Drawings on larger canvases: padded, or in front of clutter, with everything known exactly."""
+"""Drawings on larger canvases, padded or in front of clutter, whose contents are known exactly."""
 
 import numpy as np
 import torch
@@ -15,15 +15,15 @@ SHIFT = 4
 PERIOD = 6
 BIAS = 0.7
 PATCHES, PATCH = 8, 8
-FAINT = 12  # grey values up to this are no part of an opaque drawing
+FAINT = 12  # grey values up to this do not belong to an opaque drawing
 
 
-def on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+def put_on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     """Put each drawing into the middle of a box of 20 x 20 pixels, and the box onto a canvas.
 
     Args:
         images: drawings on black, uint8 (N, C, H, W), none larger than the box.
-        generator: draws where the box lies, uniformly over the canvas; without it in the middle.
+        generator: draws the position of the box uniformly over the canvas; None for the middle.
 
     Returns:
         The drawings on black, (N, C, 32, 32).
@@ -36,7 +36,7 @@ def on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Te
         corners = torch.randint(EMPTY - BOX + 1, (len(images), 2), generator=generator)
     canvas = images.new_zeros(len(images), images.shape[1], EMPTY, EMPTY)
     for n, (image, corner) in enumerate(zip(images, corners.tolist())):
-        drawing = _cropped(image)
+        drawing = _crop(image)
         height, width = drawing.shape[1:]
         if max(height, width) > BOX:
             what = f"drawings of at most {BOX} x {BOX} pixels"
@@ -46,14 +46,14 @@ def on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Te
     return canvas
 
 
-def padded_digits(split: Split, *, part: int, anywhere: bool) -> Split:
-    """Put images `on_canvas`, in the middle or anywhere."""
+def pad_digits(split: Split, *, part: int, anywhere: bool) -> Split:
+    """Put the images of a split on canvases, in the middle or anywhere: see `put_on_canvas`."""
     generator = torch.Generator().manual_seed(part) if anywhere else None
-    return Split(on_canvas(split.images, generator=generator), split.labels)
+    return Split(put_on_canvas(split.images, generator=generator), split.labels)
 
 
-def _cropped(image: Tensor) -> Tensor:
-    """Cut away the rows and columns around a drawing that are black."""
+def _crop(image: Tensor) -> Tensor:
+    """Cut away the black rows and columns around a drawing."""
     drawn = image.any(0)
     rows, columns = (drawn.any(axis).nonzero()[:, 0].tolist() or [0] for axis in (1, 0))
     return image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
@@ -64,20 +64,20 @@ def clutter(
 ) -> tuple[Split, Tensor]:
     """Put each drawing near the middle of a canvas, in a random size, in front of a background.
 
-    A background has stripes, whose direction is one of ten kinds, and patches cut from other
-    drawings. In 70% of the images the kind of the background is the label of the drawing. `swapped`
-    changes nothing but the kinds, to one of the nine others in every image: a network that looks
-    at the background is then wrong, as on Waterbirds.
+    A background has stripes in one of ten directions, its kind, and patches cut from other
+    drawings. In 70% of the images the kind equals the label of the drawing. `swapped` changes
+    only the kinds, to one of the nine others in every image. A network that looks at the
+    background is then wrong, as on Waterbirds.
 
-    A drawing is white ink, as much as its grey values say, or `opaque`: then it keeps its grey
-    values, and covers the background up to its outline, dark parts and holes as well.
+    A drawing is white ink, whose opacity is its grey values. If it is `opaque`, it keeps its grey
+    values and covers the background up to its outline, dark parts and holes included.
 
     All arithmetic is on integers, so that the same seed gives the same pixels on every machine.
 
     Args:
         drawings: images (N, 1, 28, 28), white on black, of ten classes, such as digits.
-        seed: of positions, sizes, patches and backgrounds.
-        swapped: whether the background is that of another class.
+        seed: seed of positions, sizes, patches and backgrounds.
+        swapped: whether the background belongs to another class.
         opaque: see above.
 
     Returns:
@@ -108,19 +108,19 @@ def clutter(
         for source, (y, x), (row, column) in zip(sources[i], cuts[i], positions[i]):
             behind = canvas[row : row + PATCH, column : column + PATCH]
             np.maximum(behind, pixels[source, y : y + PATCH, x : x + PATCH] // 2, out=behind)
-        ink = _placed(pixels[i], sizes[i], shifts[i])
+        ink = _place(pixels[i], sizes[i], shifts[i])
         cover, shade = (255 * binary_fill_holes(ink > FAINT), ink) if opaque else (ink, 255)
         images[i] = (canvas * (255 - cover) + shade * cover) // 255
         masks[i] = cover > 127
     return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), kinds
 
 
-def cluttered(split: Split, *, part: int, swapped: bool, opaque: bool = False) -> Split:
-    """Put images on canvases; only in testing are backgrounds swapped."""
+def clutter_split(split: Split, *, part: int, swapped: bool, opaque: bool = False) -> Split:
+    """Put the images of a split on cluttered canvases; only test images get swapped backgrounds."""
     return clutter(split, seed=part, swapped=swapped and part == 1, opaque=opaque)[0]
 
 
-def _placed(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
+def _place(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
     """Return the grey values of a drawing on a black canvas, 0 to 255."""
     canvas = Image.new("L", (SIDE, SIDE))
     top, left = ((SIDE - size) // 2 + s for s in shift)

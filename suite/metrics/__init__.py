@@ -1,4 +1,4 @@
-"""Judging networks, their saliency maps and class maps: one value for each image."""
+"""Metrics of networks, their saliency maps and class maps: one value for each image."""
 
 from suite.metrics.class_maps import (
     centre_to_rim,
@@ -8,7 +8,7 @@ from suite.metrics.class_maps import (
     map_sparsity,
     mask_iou_beyond_others,
 )
-from suite.metrics.corruptions import CORRUPTIONS, SMALLEST_CORRUPTED, corrupted, probability_ratio
+from suite.metrics.corruptions import CORRUPTIONS, SMALLEST_CORRUPTED, corrupt, probability_ratio
 from suite.metrics.curves import (
     ablation_curve,
     area_under_curve,
@@ -26,7 +26,7 @@ from suite.metrics.density import (
 from suite.metrics.faithfulness import (
     effects_on,
     faithfulness_estimate,
-    inverted,
+    invert,
     perturbed_logits,
     pixel_effects,
 )

@@ -1,4 +1,4 @@
-"""How much of an image does a map mark, where, and is it the object?"""
+"""How much of an image a map marks, and where, and whether it marks the object."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ def map_sparsity(maps: Tensor) -> Tensor:
     .. math:: \frac{1}{n m} \| X \|_1
 
     Args:
-        maps: of the label, upsampled and scaled to [0, 1], (B, H, W).
+        maps: class maps of the label, upsampled and scaled to [0, 1], (B, H, W).
 
     Returns:
         One value in [0, 1] for each image, (B,).
@@ -34,7 +34,7 @@ def entropy(maps: Tensor) -> Tensor:
 
     .. math:: -\sum_i P_i \ln P_i, \qquad P_i = \frac{|a_i|}{\sum_j |a_j|}
 
-    Zero for a map with one non-zero pixel, :math:`\ln n` for a uniform one.
+    It is zero for a map with one non-zero pixel, and :math:`\ln n` for a uniform map.
 
     Args:
         maps: saliency, (B, C, H, W); channels are summed before the absolute value.
@@ -49,13 +49,13 @@ def entropy(maps: Tensor) -> Tensor:
     """
     shares = maps.sum(1).flatten(1).abs()
     shares = shares / shares.sum(1, keepdim=True)
-    # 0 ln 0 is 0: the bound only keeps the logarithm finite, and is faster than xlogy.
+    # 0 ln 0 is 0: the bound only keeps the logarithm finite, and it is faster than xlogy.
     logs = shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
     return -(shares * logs).sum(1)
 
 
 def centre_to_rim(landscape: Tensor) -> Tensor:
-    r"""Compare the middle of a map with its border.
+    r"""Divide the mean of the middle of a map by the mean of its border.
 
     .. math:: \frac{\text{mean over the middle half of the rows and columns}}
        {\text{mean over the outermost eighth on each side}}
@@ -82,8 +82,8 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     .. math:: \max_\theta \frac{|\{X \ge \theta\} \cap M|}{|\{X \ge \theta\} \cup M|}
 
     This is our reading of "the predicted mask that has the largest overlap with the ground truth".
-    A threshold that was chosen with the mask at hand flatters every method; a map that marks
-    everything still gets the share of the image that the object takes.
+    A threshold that is chosen by the mask flatters every method. A map that marks everything still
+    gets the share of the image that the object covers.
 
     Args:
         maps: scaled to [0, 1], (B, H, W).
@@ -103,20 +103,20 @@ def largest_mask_iou(maps: Tensor, masks: Tensor) -> Tensor:
     inside = masks.flatten(1).gather(1, order).cumsum(1)
     marked = torch.arange(1, values.shape[1] + 1, device=maps.device)
     iou = inside / (marked + inside[:, -1:] - inside)
-    # Equal values are marked together: a threshold lies between two different ones.
+    # Equal values are marked together: a threshold lies between two different values.
     between = torch.ones_like(order, dtype=torch.bool)
     between[:, :-1] = values[:, :-1] > values[:, 1:]
     return torch.where(between, iou, 0).amax(1)
 
 
 def mask_iou_beyond_others(maps: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
-    r"""Compute how much more a map overlaps with the mask of its image than with those of others.
+    r"""Compute how much more a map overlaps with the mask of its image than with other masks.
 
     .. math:: \text{IOU}(X_i, M_i) - \operatorname{mean}_{j \ne i,\, y_j = y_i} \text{IOU}(X_i, M_j)
 
-    with the largest overlap over all thresholds. A map that marks where objects of a class are
-    usually found, whatever the image shows, has 0 on average; one that is the mask itself has
-    what the masks of a class differ by.
+    with the largest overlap over all thresholds. A map that marks the usual position of a class,
+    whatever the image shows, has 0 on average. A map that equals the mask has the difference
+    between the masks of its class.
 
     Args:
         maps, masks: see `largest_mask_iou`.
@@ -128,17 +128,17 @@ def mask_iou_beyond_others(maps: Tensor, masks: Tensor, labels: Tensor) -> Tenso
     Raises:
         UsageError: see `largest_mask_iou`.
 
-    Ours, beside appendix D of :cite:t:`topgap`.
+    Source: added here to appendix D of :cite:t:`topgap`.
     """
-    own = largest_mask_iou(maps, masks)
-    others = torch.full_like(own, torch.nan)
+    overlap = largest_mask_iou(maps, masks)
+    others = torch.full_like(overlap, torch.nan)
     for n, label in enumerate(labels.tolist()):
         same = (labels == label).to(masks.device)
         same[n] = False
         if same.any():
-            of_class = masks[same]
-            others[n] = largest_mask_iou(maps[n].expand(len(of_class), -1, -1), of_class).mean()
-    return own - others
+            peers = masks[same]
+            others[n] = largest_mask_iou(maps[n].expand(len(peers), -1, -1), peers).mean()
+    return overlap - others
 
 
 def feature_leakage(maps: Tensor, masks: Tensor, *, relative: bool = False) -> Tensor:
@@ -147,17 +147,18 @@ def feature_leakage(maps: Tensor, masks: Tensor, *, relative: bool = False) -> T
     .. math:: \| m \odot a(x) \|_F \qquad \text{or, relative,} \qquad
        \frac{\| m \odot a(x) \|_F}{\| a(x) \|_F}
 
-    The first is the published measure, of which the mean over images is taken. A network with
-    smaller logits has less of it whatever it looks at; the second does not depend on their scale.
+    The first is the published measure, which the paper averages over images. It is smaller for a
+    network with smaller logits, whatever the network looks at. The second does not depend on the
+    scale of the logits.
 
     Args:
         maps: signed saliency, (B, C, H, W): Integrated Gradients in the paper, see
             `suite.metrics.saliency.integrated_gradients`.
         masks: True on the uninformative features, (B, 1, H, W) or of the shape of `maps`.
-        relative: as a share of the whole map.
+        relative: return the share of the map's norm.
 
     Returns:
-        One value for each image, (B,); the relative one is NaN where the map is zero.
+        One value for each image, (B,); the relative value is NaN where the map is zero.
 
     Raises:
         UsageError: masks that are not boolean, of another size, or that mark nothing.
@@ -181,8 +182,8 @@ def _check_maps(maps: Tensor) -> None:
 def _check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:
     """Raise a UsageError unless masks are booleans of a shape, (B, ...), and none is empty."""
     if masks.shape not in shapes or masks.dtype != torch.bool:
-        wanted = f"booleans of shape {shapes[0]} as that of the maps"
-        raise expected("masks", wanted, f"{masks.dtype} of shape {tuple(masks.shape)}")
+        what = f"booleans of shape {shapes[0]} as that of the maps"
+        raise expected("masks", what, f"{masks.dtype} of shape {tuple(masks.shape)}")
     if empty := (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist():
         more = f" and {len(empty) - 1} more" if empty[1:] else ""
         got = f"an empty mask for image {empty[0]}{more}; does it lie outside?"

@@ -15,26 +15,26 @@ CORRUPTIONS = {
     "weather": ("snow", "frost", "fog", "brightness"),
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
-SEEDED = ("impulse_noise", "glass_blur")  # these draw from a seed of their own
+SEEDED = ("impulse_noise", "glass_blur")  # these take a seed as argument
 
-SMALLEST_CORRUPTED = 32  # pixels a side that the package takes
+SMALLEST_CORRUPTED = 32  # the package takes images of at least so many pixels a side
 
 
-def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor:
+def corrupt(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor:
     """Corrupt images.
 
     Args:
         images: uint8, (B, 3, H, W) or (B, 1, H, W), at least 32 pixels a side. Grey images are
-            corrupted as colour images of equal channels, whose channels are then averaged.
+            corrupted as colour images with equal channels, which are then averaged.
         corruption: a name in `CORRUPTIONS`.
         level: 1 to 5.
-        seed: image `b` draws from `seed + b`; NumPy's global random state is left as it was.
+        seed: image `b` draws from `seed + b`; NumPy's global random state stays unchanged.
 
     Returns:
         uint8 images of the shape of `images`.
 
     Raises:
-        UsageError: unknown corruption, or a level, type or size that there is not.
+        UsageError: unknown corruption or level, or images of another type or size.
 
     Source: :cite:t:`hendrycks2019`.
     """
@@ -43,9 +43,9 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
         raise expected("level", "an integer from 1 to 5", repr(level))
     channels, *sides = images.shape[1:]
     if images.dtype != torch.uint8 or channels not in (1, 3) or min(sides) < SMALLEST_CORRUPTED:
-        what = f"bytes with 1 or 3 channels and at least {SMALLEST_CORRUPTED} pixels a side"
+        what = f"uint8 with 1 or 3 channels and at least {SMALLEST_CORRUPTED} pixels a side"
         raise expected("images", what, f"{images.dtype} of shape {tuple(images.shape)}")
-    from imagecorruptions import corrupt
+    from imagecorruptions import corrupt as corrupt_array
 
     results, state = [], np.random.get_state()
     try:
@@ -53,8 +53,8 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
             np.random.seed((seed + b) % 2**32)
             pixels = image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
             options = {"seed": seed + b} if corruption in SEEDED else {}
-            changed = corrupt(pixels, corruption_name=corruption, severity=level, **options)
-            results.append(torch.from_numpy(changed.copy()).permute(2, 0, 1))
+            result = corrupt_array(pixels, corruption_name=corruption, severity=level, **options)
+            results.append(torch.from_numpy(result.copy()).permute(2, 0, 1))
     finally:
         np.random.set_state(state)
     stacked = torch.stack(results)
@@ -65,7 +65,7 @@ def corrupted(images: Tensor, *, corruption: str, level: int, seed: int) -> Tens
 
 @torch.no_grad()
 def probability_ratio(model: Map, clean: Tensor, changed: Tensor, class_index: Tensor) -> Tensor:
-    r"""Compute what share of the probability of a class a change of the images leaves.
+    r"""Divide the probability of a class on changed images by that on clean images.
 
     .. math:: r_b = p_c(x'_b) / p_c(x_b)
 
@@ -75,7 +75,7 @@ def probability_ratio(model: Map, clean: Tensor, changed: Tensor, class_index: T
         class_index: (B,).
 
     Returns:
-        One value for each image, (B,), above one where the change helps.
+        One value for each image, (B,); above one where the change raises the probability.
 
     Source: table 3 of :cite:t:`moens2020`.
     """

@@ -1,4 +1,4 @@
-"""What becomes of the score of a class as pixels come and go in the order of a saliency map?"""
+"""The score of a class while pixels come and go in the order of a saliency map."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -22,29 +22,30 @@ def insertion_curve(
     baseline: Tensor | float = 0.0,
     score: str = "probability",
 ) -> Tensor:
-    r"""Measure the score of a class while the pixels of an image are put into a baseline.
+    r"""Measure the score of a class while the pixels of an image are inserted into a baseline.
 
     .. math:: s_k = f_c\bigl(m_k \odot x + (1 - m_k) \odot x^0\bigr), \qquad k = 0, \dots, K
 
-    where :math:`m_k` marks the :math:`\lfloor kP / K \rfloor` pixels, of `P`, that the map ranks
-    first; among equal ones that of the smaller index comes first. So :math:`s_0` is the score of
-    the baseline and :math:`s_K` that of the image; `curves / curves[:, -1:]` are shares of it.
+    where :math:`m_k` marks the :math:`\lfloor kP / K \rfloor` of `P` pixels that the map ranks
+    first; among equal values the smaller index comes first. So :math:`s_0` is the score of the
+    baseline and :math:`s_K` that of the image; `curves / curves[:, -1:]` are shares of the latter.
 
     Args:
-        maps: signed saliency, (B, C, H, W); channels are summed, since a pixel goes with all.
+        maps: signed saliency, (B, C, H, W); channels are summed, since a pixel changes in all.
         model: network in evaluation mode, from images to logits.
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
-        n_steps: `K`, from 1 to the number of pixels; or the numbers of pixels themselves.
+        n_steps: `K`, from 1 to the number of pixels; or a list of the numbers of pixels.
         baseline: a value, or images that broadcast to the shape of `images`.
         score: "probability" (softmax) or "logit".
 
     Returns:
-        One curve for each image, (B, n_steps + 1), or a value for each number of pixels; see
+        One curve for each image, (B, n_steps + 1), or (B, len(n_steps)) for a list; see
         `area_under_curve`.
 
     Raises:
-        UsageError: maps of other images or sizes, `n_steps` out of its range, or unknown score.
+        UsageError: maps of another number or size than the images, `n_steps` out of its range, or
+            unknown score.
 
     Source: :cite:t:`petsiuk2018`; from a baseline of zero in :cite:t:`yang2024`.
     """
@@ -77,8 +78,8 @@ def deletion_curve(
 ) -> Tensor:
     """Measure the score of a class while the pixels of an image are replaced by a baseline.
 
-    Those that the map ranks first are replaced first: it is `insertion_curve` with image
-    and baseline exchanged, and has the same arguments, results and errors.
+    The pixels that the map ranks first are replaced first. This is `insertion_curve` with image and
+    baseline exchanged; arguments, results and errors are the same.
     """
     baseline = options.pop("baseline", 0.0)
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
@@ -95,14 +96,14 @@ def pixel_perturbation(
     over: Literal["image", "mean"] = "image",
     baseline: Tensor | float = 0.0,
 ) -> Tensor:
-    r"""Compare what the most and the least salient pixels do to a logit when they are removed.
+    r"""Compare the effects on a logit of removing the most and the least salient pixels.
 
     .. math:: \frac{|f_c(x) - f_c(x_{-k}^{top})|}{|f_c(x)|} -
        \frac{|f_c(x) - f_c(x_{-k}^{bottom})|}{|f_c(x)|}, \qquad k = 0, \dots, K
 
     where :math:`k / K` of the pixels are replaced by the baseline. A logit near zero makes the
-    value of its image as large as one likes; with `over="mean"` the mean of :math:`|f_c|` over all
-    images is the divisor of each.
+    value of its image arbitrarily large; `over="mean"` divides by the mean of :math:`|f_c|` over
+    all images.
 
     Args:
         sizes: saliency without sign, (B, C, H, W), such as the absolute value of
@@ -114,14 +115,15 @@ def pixel_perturbation(
         over: "image" or "mean".
 
     Returns:
-        One curve for each image, (B, n_steps + 1), higher for a network that depends on what it
-        marks. It begins and ends at zero.
+        One curve for each image, (B, n_steps + 1). It is higher for a network that depends on the
+        pixels that the map marks, and begins and ends at zero.
 
     Raises:
-        UsageError: negative saliency, or `over` is another word; as `insertion_curve`.
+        UsageError: negative saliency, or another word for `over`; as `insertion_curve`.
 
     Source: section 7.3 of :cite:t:`yang2024`, after :cite:t:`samek2017` and
-    :cite:t:`srinivas2021`. The absolute values are ours: the paper only says "fractional change".
+    :cite:t:`srinivas2021`. The absolute values are added here: the paper only says "fractional
+    change".
     """
     if (sizes < 0).any():
         raise expected("sizes", "saliency without sign", "negative values; take maps.abs()")
@@ -130,8 +132,8 @@ def pixel_perturbation(
     options: dict[str, Any] = {"n_steps": n_steps, "baseline": baseline, "score": "logit"}
     for ranked in (sizes, -sizes):
         curves = deletion_curve(ranked, model, images, class_index, **options)
-        whole = curves[:, :1].abs()
-        divisor = whole if over == "image" else whole.mean()
+        size = curves[:, :1].abs()
+        divisor = size if over == "image" else size.mean()
         changes.append((curves - curves[:, :1]).abs() / divisor)
     return changes[0] - changes[1]
 
@@ -143,7 +145,7 @@ def ablation_curve(
 
     .. math:: r_k = \frac{p_c(x^{(k)})}{p_c(x)}
 
-    where :math:`x^{(k)}` has in each replaced pixel the mean of the channel over the image.
+    where :math:`x^{(k)}` has the channel means of the image in each replaced pixel.
 
     Args:
         model: network in evaluation mode, from images to logits.
@@ -156,14 +158,14 @@ def ablation_curve(
         The ratios, (B, len(counts)), 1 for `k` of zero.
 
     Raises:
-        UsageError: a count that is out of its range, or maps of another size.
+        UsageError: a count out of its range, or maps of another size.
 
     Source: section 4.1.2 of :cite:t:`moens2020`.
     """
     n_pixels = images[0, 0].numel()
     if not counts or not all(0 <= k <= n_pixels for k in counts):
         raise expected("counts", f"numbers from 0 to {n_pixels}", list(counts))
-    # Ablation by k is insertion of the image into its mean, with both exchanged.
+    # Ablation is deletion: an insertion curve with image and baseline exchanged.
     means = images.mean((2, 3), keepdim=True).expand_as(images)
     scores = insertion_curve(maps, model, means, class_index, n_steps=[0, *counts], baseline=images)
     return scores[:, 1:] / scores[:, :1]
@@ -176,11 +178,11 @@ def area_under_curve(curves: Tensor, positions: Sequence[float] | None = None) -
 
     Args:
         curves: such as those of `insertion_curve` or `ablation_curve`, (B, K + 1).
-        positions: :math:`t`, where the values stand, K + 1 increasing numbers; by default
-            with equal distances.
+        positions: :math:`t`, the positions of the values, K + 1 increasing numbers; by default
+            equally spaced.
 
     Returns:
-        One value for each curve, (B,), of the unit of the curves: 1 where they are always 1.
+        One value for each curve, (B,), in the unit of the curves: 1 for a curve that is always 1.
 
     >>> area_under_curve(torch.tensor([[0.0, 1.0, 1.0]]))
     tensor([0.7500])

@@ -1,4 +1,4 @@
-"""How do the density that the logits imply, and gradients, change with noise and shifts?"""
+"""How noise and shifts change input gradients and the density that the logits imply."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -21,8 +21,8 @@ def density_gradients(
     .. math:: \nabla_x \log Z = \nabla_x s + \nabla_x \log \textstyle\sum_i e^{f_i - s}, \qquad
        s(x) = \frac 1 C \sum_i f_i(x)
 
-    Adding any function of the image to all logits leaves every :math:`p(y | x)` as it is and
-    changes the first part alone: of the three norms only the third is fixed by the predictions.
+    Adding any function of the image to all logits leaves every :math:`p(y | x)` unchanged and
+    changes the first part alone. Of the three norms, the predictions determine only the third.
 
     Args:
         model: network in evaluation mode.
@@ -30,21 +30,21 @@ def density_gradients(
         part: "whole", the gradient; "shift", that of the shift; or "centred", the rest.
 
     Returns:
-        Its Euclidean norm for each image, (B,).
+        The Euclidean norm of the part for each image, (B,).
 
-    Source: a control of ours; the ambiguity is that of equation 1 of :cite:t:`srinivas2021`.
+    Source: a control added here; the ambiguity is that of equation 1 of :cite:t:`srinivas2021`.
     """
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(inputs)
         shift = logits.mean(1)
-        whole = input_gradient(logits.logsumexp(1), inputs, create_graph=True).detach()
-        other = input_gradient(shift, inputs)
-    return {"whole": whole, "shift": other, "centred": whole - other}[part].flatten(1).norm(dim=1)
+        total = input_gradient(logits.logsumexp(1), inputs, create_graph=True).detach()
+        mean = input_gradient(shift, inputs)
+    return {"whole": total, "shift": mean, "centred": total - mean}[part].flatten(1).norm(dim=1)
 
 
 class LogitGradients(NamedTuple):
-    """Of each image, (B,): sizes of gradients of logits, and how the density's lies to them."""
+    """Norms of the gradients of logits, and the cosine to the density's gradient, each (B,)."""
 
     label: Tensor
     others: Tensor
@@ -58,7 +58,7 @@ def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> Lo
     .. math:: \nabla_x \log \textstyle\sum_i e^{f_i} = \sum_i p_i \, \nabla_x f_i, \qquad
        p = \operatorname{softmax}(f)
 
-    so that where :math:`p_y` is 1 the gradient of the density *is* that of the label's logit.
+    Where :math:`p_y` is 1, the gradient of the density equals that of the label's logit.
 
     Args:
         model: network in evaluation mode, from images to logits.
@@ -70,7 +70,7 @@ def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> Lo
         cosine between :math:`\nabla f_y` and the gradient of the density, NaN where one of them is
         zero; and :math:`p_y`.
 
-    Source: equations 4 and 8 and remark 3 of :cite:t:`yang2024`; the identity is ours.
+    Source: equations 4 and 8 and remark 3 of :cite:t:`yang2024`; the identity is added here.
     """
     inputs = images.detach().requires_grad_()
     with torch.enable_grad():
@@ -81,9 +81,9 @@ def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> Lo
     norms = gradients.norm(dim=2)
     index = class_index[:, None]
     label = norms.gather(1, index)[:, 0]
-    own = gradients.gather(1, index[:, :, None].expand(-1, -1, gradients.shape[2]))[:, 0]
+    slope = gradients.gather(1, index[:, :, None].expand(-1, -1, gradients.shape[2]))[:, 0]
     density = torch.einsum("bc,bcn->bn", probability, gradients)
-    cosine = (own * density).sum(1) / (label * density.norm(dim=1))
+    cosine = (slope * density).sum(1) / (label * density.norm(dim=1))
     others = (norms.sum(1) - label) / (logits.shape[1] - 1)
     return LogitGradients(label, others, cosine, probability.gather(1, index)[:, 0])
 
@@ -111,8 +111,8 @@ def gradient_change(
         generator: source of the noise, on the device of `images`.
         noise_std: :math:`\sigma`, in the units of `images`.
         n_samples: noisy copies of each image.
-        relative: divide by the norm without noise. A penalty that makes gradients smaller makes
-            their changes smaller too, so a relative change may grow while the change shrinks.
+        relative: divide by the norm without noise. A penalty that shrinks gradients also shrinks
+            their changes, so the relative change may grow while the change itself shrinks.
 
     Returns:
         One value for each image, (B,); a relative one is NaN where the gradient is zero.
@@ -122,22 +122,22 @@ def gradient_change(
 
     Source: figures 6b and 8a of :cite:t:`yang2024`, after :cite:t:`srinivas2021`.
     """
-    here = logit_gradient(model, images, class_index).flatten(1)
-    copies = _noisy(images, generator, noise_std, n_samples)
-    moved = (logit_gradient(model, noisy, class_index).flatten(1) for noisy in copies)
-    change = torch.stack([(gradient - here).norm(dim=1) for gradient in moved]).mean(0)
-    return change / here.norm(dim=1) if relative else change
+    clean = logit_gradient(model, images, class_index).flatten(1)
+    copies = _noisy_copies(images, generator, noise_std, n_samples)
+    gradients = (logit_gradient(model, noisy, class_index).flatten(1) for noisy in copies)
+    change = torch.stack([(gradient - clean).norm(dim=1) for gradient in gradients]).mean(0)
+    return change / clean.norm(dim=1) if relative else change
 
 
 @torch.no_grad()
 def density_change(
     model: nn.Module, images: Tensor, *, generator: Generator, noise_std: float, n_samples: int = 1
 ) -> Tensor:
-    r"""Measure how far noise moves the density that the logits imply, as it is published.
+    r"""Measure how far noise moves the density that the logits imply, as published.
 
     .. math:: \frac 1 n \sum_s \sum_{i=1}^C e^{f_i(x + \delta_s) - f_i(x)}
 
-    It is `C` without noise, and ruled by the class whose logit rises most.
+    Without noise the value is `C`. The class whose logit rises most dominates it.
 
     Args:
         model: network in evaluation mode.
@@ -154,17 +154,17 @@ def density_change(
 
     Source: section 7.3 and figures 6b and 8b of :cite:t:`yang2024`.
     """
-    here = _logits(model, images)
-    copies = _noisy(images, generator, noise_std, n_samples)
-    return torch.stack([(_logits(model, noisy) - here).exp().sum(1) for noisy in copies]).mean(0)
+    clean = _logits(model, images)
+    copies = _noisy_copies(images, generator, noise_std, n_samples)
+    return torch.stack([(_logits(model, noisy) - clean).exp().sum(1) for noisy in copies]).mean(0)
 
 
 def _logits(model: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([model(part) for part in images.split(chunk_size(images))])
 
 
-def _noisy(images: Tensor, generator: Generator, std: float, n_samples: int) -> Iterator[Tensor]:
-    """Yield noisy images; the noise of an image does not depend on the others of the batch."""
-    check_positive(noise_std=std, n_samples=n_samples)
-    for _ in range(n_samples):
+def _noisy_copies(images: Tensor, generator: Generator, std: float, count: int) -> Iterator[Tensor]:
+    """Yield noisy images; the noise of an image does not depend on the rest of the batch."""
+    check_positive(noise_std=std, n_samples=count)
+    for _ in range(count):
         yield images + std * normal_noise(images[0], generator)

@@ -1,4 +1,4 @@
-"""Maps as they are drawn."""
+"""Saliency maps scaled for drawing."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,15 @@ def normalised_for_display(maps: Tensor, *, percentile: float = 99.0) -> Tensor:
 
     .. math:: \min \Bigl( \frac{s}{q}, 1 \Bigr), \qquad s = \sum_{\text{channels}} |a|
 
-    with `q` the percentile of `s` over the pixels of an image. Where it is zero, in a map of few
-    pixels, the largest value takes its place.
+    with `q` the percentile of `s` over the pixels of an image. Where `q` is zero, in a map of few
+    pixels, the largest value replaces it.
 
     Args:
         maps: saliency, (B, C, H, W).
-        percentile: 0 to 100, of the pixels; those above are drawn as 1.
+        percentile: 0 to 100, of the pixels; larger values are drawn as 1.
 
     Returns:
-        (B, H, W); zero where the map is.
+        Maps (B, H, W), zero where the saliency is zero.
 
     Raises:
         ValueError: the percentile is out of its range.
@@ -33,5 +33,5 @@ def normalised_for_display(maps: Tensor, *, percentile: float = 99.0) -> Tensor:
     flat = maps.abs().sum(1).flatten(1)
     cap = torch.quantile(flat, percentile / 100, dim=1, keepdim=True)
     cap = torch.where(cap > 0, cap, flat.amax(1, keepdim=True))
-    shown = flat / torch.where(cap > 0, cap, 1)
-    return shown.clamp_max(1).unflatten(1, maps.shape[2:])
+    scaled = flat / torch.where(cap > 0, cap, 1)
+    return scaled.clamp_max(1).unflatten(1, maps.shape[2:])

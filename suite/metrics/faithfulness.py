@@ -1,4 +1,4 @@
-"""Do the pixels that a saliency map marks change the output when they change?"""
+"""Whether changing the pixels that a saliency map marks changes the output."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,16 +16,16 @@ def _of_class(values: Tensor, class_index: Tensor) -> Tensor:
 
 
 def _confidence(logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return the probability less 1, from that of the other classes.
+    """Return the probability minus 1, computed from the other classes.
 
-    In single precision a probability near 1 is 1; what it lacks has all its digits here, and
-    differences do not see the 1.
+    In single precision a probability near 1 rounds to 1. Its distance from 1 keeps all its digits
+    here, and the constant 1 cancels in differences.
     """
     others = logits.double().softmax(1).scatter(1, class_index[:, None], 0)
     return -others.sum(1)
 
 
-# What logits (B, classes) say of the class of each image, (B,).
+# Scores of the class of each image, (B,), from logits (B, classes).
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "probability": lambda logits, c: _of_class(logits.softmax(1), c),
     "logit": _of_class,
@@ -33,7 +33,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def inverted(images: Tensor) -> Tensor:
+def invert(images: Tensor) -> Tensor:
     r"""Mirror each value in the range of its image: :math:`x' = \min_j x_j + \max_j x_j - x`."""
     flat = images.flatten(1)
     total = flat.amin(1) + flat.amax(1)
@@ -43,19 +43,19 @@ def inverted(images: Tensor) -> Tensor:
 def pixel_effects(
     model: Map, images: Tensor, class_index: Tensor, *, score: str = "probability", **options: Any
 ) -> Tensor:
-    r"""Measure what changing one square of pixels at a time does to the score of a class.
+    r"""Measure how the score of a class changes with one square of pixels at a time.
 
     .. math:: d_i = f_c(x^{(i)}) - f_c(x)
 
-    where :math:`x^{(i)}` is the image with square `i`, in all its channels, replaced by that of
+    where :math:`x^{(i)}` is the image with square `i` replaced, in all channels, by that of
     `perturb(x)`. A square that does not change has no effect and costs no forward pass. Larger
-    squares are for large images, in which one pixel does next to nothing.
+    squares are for large images, where a single pixel has next to no effect.
 
     Args:
         model, images: see `perturbed_logits`.
         class_index: the class of each image, (B,).
-        score: "probability" (softmax), "logit", or "confidence", the probability in double
-            precision, with the digits that it lacks where the network is sure.
+        score: "probability" (softmax), "logit", or "confidence": the probability, with the digits
+            that single precision loses where the network is sure.
         options: `patch` and `perturb`, see `perturbed_logits`.
 
     Returns:
@@ -68,7 +68,7 @@ def pixel_effects(
 
 
 def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return what the changes do to a score of each image's class, (B, P); see `pixel_effects`.
+    """Return the changes of a score of each image's class, (B, P); see `pixel_effects`.
 
     Args:
         score: see `pixel_effects`.
@@ -86,18 +86,18 @@ def effects_on(score: str, logits: Tensor, class_index: Tensor) -> Tensor:
 
 @torch.no_grad()
 def perturbed_logits(
-    model: Map, images: Tensor, *, patch: int = 1, perturb: Map = inverted
+    model: Map, images: Tensor, *, patch: int = 1, perturb: Map = invert
 ) -> Tensor:
-    """Return the logits of images as they are, and with one square of pixels changed at a time.
+    """Return the logits of images, unchanged and with one square of pixels changed at a time.
 
     Args:
         model: network in evaluation mode, from images to logits.
         images: (B, C, H, W).
         patch: side of a square, which must divide height and width.
-        perturb: gives all replaced pixels at once, (B, C, H, W).
+        perturb: returns all replaced pixels at once, (B, C, H, W).
 
     Returns:
-        (B, 1 + H * W / patch^2, classes): of the image, then of the squares, row by row.
+        (B, 1 + H * W / patch^2, classes): logits of the image, then of the squares, row by row.
 
     Raises:
         UsageError: `patch` does not divide the sides of the images.
@@ -121,13 +121,13 @@ def perturbed_logits(
 
 
 def faithfulness_estimate(maps: Tensor, effects: Tensor, *, patch: int = 1) -> Tensor:
-    r"""Compute the Faithfulness Estimate: the correlation of a map with the pixels' effects.
+    r"""Compute the Faithfulness Estimate, the correlation of a map with the pixels' effects.
 
     .. math:: \mathrm{FE}(x) = \mathrm{corr}_i (d_i, a_i) \quad \text{(Pearson)}
 
     Args:
-        maps: saliency, (B, C, H, W); channels are summed, since a pixel changes in all of them, and
-            so are the pixels of a square.
+        maps: saliency, (B, C, H, W); channels are summed, since a pixel changes in all of them;
+            the pixels of a square are summed too.
         effects: from `pixel_effects`, (B, H * W / patch^2).
         patch: side of a square.
 
@@ -138,7 +138,7 @@ def faithfulness_estimate(maps: Tensor, effects: Tensor, *, patch: int = 1) -> T
         UsageError: the numbers of images or pixels differ.
 
     Source: :cite:t:`alvarezmelis2018senn`, as in section 3.2 of :cite:t:`demoor2025`. Quantus takes
-    :math:`f(x) - f(x^{(i)})`, hence the other sign, and logits.
+    :math:`f(x) - f(x^{(i)})`, which has the other sign, and logits.
     """
     a = patch**2 * nn.functional.avg_pool2d(maps.double().sum(1, keepdim=True), patch).flatten(1)
     d = effects.double()

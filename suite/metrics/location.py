@@ -1,4 +1,4 @@
-"""Is an object recognised wherever it lies, and whatever its group?"""
+"""Accuracy by the location of an object, and by the group of an image."""
 
 import torch
 from torch import Tensor
@@ -12,11 +12,11 @@ from suite.errors import expected
 def correct_by_location(
     model: Map, images: Tensor, labels: Tensor, *, margin: int, stride: int = 1
 ) -> Tensor:
-    """Shift images over their empty margin, and see where they are classified right.
+    """Shift images over their empty margins, and record where they are classified correctly.
 
     Args:
         model: network in evaluation mode, from images to logits.
-        images: (B, C, H, W), each with one colour in a margin around its object.
+        images: (B, C, H, W), each with a margin of one colour around its object.
         labels: class indices, (B,).
         margin: width of the margin, from 0; shifts go from `-margin` to `margin`.
         stride: pixels from one shift to the next; divides `margin`.
@@ -26,7 +26,7 @@ def correct_by_location(
         to the right, with `n = 2 margin // stride + 1`.
 
     Raises:
-        UsageError: `margin` or `stride` is out of its range, or an image has more in its margin.
+        UsageError: `margin` or `stride` is out of its range, or a margin has several colours.
     """
     height, width = images.shape[2:]
     if not 0 <= 2 * margin < min(height, width):
@@ -38,22 +38,22 @@ def correct_by_location(
     outside[margin : height - margin, margin : width - margin] = False
     border = images[:, :, outside]  # (B, C, P)
     if filled := (border != border[:, :, :1]).flatten(1).any(1).nonzero()[:, 0].tolist():
-        one = f"one colour in a margin of {margin} pixels"
-        raise expected("images", one, f"others in image {filled[0]}")
+        what = f"one colour in a margin of {margin} pixels"
+        raise expected("images", what, f"others in image {filled[0]}")
     shifts = range(-margin, margin + 1, stride)
-    # The margin is of one colour, so what leaves on one side is what enters on the other.
-    moved = (images.roll((down, across), (2, 3)) for down in shifts for across in shifts)
-    right = torch.stack([(model(shown).argmax(1) == labels).double() for shown in moved], 1)
-    return right.view(len(images), len(shifts), len(shifts))
+    # The margin has one colour, so the pixels that leave on one side may enter on the other.
+    shifted = (images.roll((down, across), (2, 3)) for down in shifts for across in shifts)
+    correct = torch.stack([(model(x).argmax(1) == labels).double() for x in shifted], 1)
+    return correct.view(len(images), len(shifts), len(shifts))
 
 
 def group_accuracies(correct: Tensor, groups: Tensor, n_groups: int) -> Tensor:
     """Compute the accuracy within each group.
 
-    The worst-group accuracy is the smallest of them; the overall accuracy is `correct.mean()`.
+    The worst-group accuracy is the smallest value; the overall accuracy is `correct.mean()`.
 
     Args:
-        correct: 1 where an image is classified right, else 0, (B,).
+        correct: 1 where an image is classified correctly, else 0, (B,).
         groups: group of each image, (B,), integers below `n_groups`.
         n_groups: number of groups.
 

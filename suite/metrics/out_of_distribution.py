@@ -1,4 +1,4 @@
-"""Can images of another kind be told from the network's output?"""
+"""Detecting out-of-distribution images by the network's output."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from suite.errors import expected
 
-# What a network says about an image rather than about its class; higher for known images.
+# Scores of an image rather than of its class; higher for known images.
 OOD_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "log_density": lambda logits: logits.logsumexp(1),
     "max_logit": lambda logits: logits.amax(1),
@@ -17,13 +17,13 @@ OOD_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
-    r"""Compute for each known score the share of the out-of-distribution ones that lie below it.
+    r"""Compute, for each known score, the share of out-of-distribution scores below it.
 
     .. math:: \frac 1 M \sum_{m=1}^M \bigl( [s_b > t_m] + \tfrac 1 2 [s_b = t_m] \bigr)
 
     The mean over the known images is the area under the receiver operating characteristic of a
-    detector that calls an image known if its score is high: 1 for perfect detection, 1/2 for none,
-    below 1/2 if out-of-distribution images tend to have the higher scores.
+    detector that calls an image known if its score is high. It is 1 for perfect detection, 1/2 for
+    none, and below 1/2 if out-of-distribution images tend to have higher scores.
 
     Args:
         known: scores of images of the data set that the network was trained on, (B,).
@@ -56,8 +56,8 @@ def logit_auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
 
     .. math:: \frac 1 C \sum_{i=1}^C \mathrm{auroc}(f_i(x_b), f_i)
 
-    A known image of another class than `i` has a low :math:`f_i`, lower than most unfamiliar
-    ones if the network is sure: so this falls below 1/2 for good classifiers, and that is no fault.
+    A known image of another class than `i` has a low :math:`f_i`. If the network is sure, it is
+    lower than for most unfamiliar images, so good classifiers can have values below 1/2.
 
     Args:
         known: logits, (B, classes).

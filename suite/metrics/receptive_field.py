@@ -1,4 +1,4 @@
-"""How much do the pixels of an image contribute to one location of its class maps?"""
+"""How much each pixel of an image contributes to one location of its class maps."""
 
 from typing import Literal
 
@@ -12,13 +12,13 @@ Part = Literal["distance", "centre", "corner"]
 
 
 def effective_receptive_field(maps_of: Map, images: Tensor, *, location: tuple[int, int]) -> Tensor:
-    r"""Differentiate a location of the maps, summed over channels, by the pixels.
+    r"""Differentiate a location of the maps, summed over channels, with respect to the pixels.
 
     .. math:: \text{ERF}_{ij} = \sum_t \frac{\partial X^{(n+1)}_{location, t}}{\partial x_{ij}}
 
     Args:
-        maps_of: from images to maps (B, channels, h, w), of samples that do not influence one
-            another (evaluation mode): `TopGAPNet.class_maps`, say.
+        maps_of: from images to maps (B, channels, h, w), such as `TopGAPNet.class_maps` in
+            evaluation mode, where samples do not influence one another.
         images: (B, C, H, W).
         location: row and column in the maps, from 0; negative ones count from the end.
 
@@ -43,37 +43,37 @@ def effective_receptive_field(maps_of: Map, images: Tensor, *, location: tuple[i
 
 
 def erf_distance(maps_of: Map, images: Tensor, *, part: Part = "distance") -> Tensor:
-    r"""Compare the effective receptive fields of the centre and of the corner of the maps.
+    r"""Subtract the effective receptive field of the corner of the maps from that of the centre.
 
     .. math:: \text{ERF}(l) = \frac{1}{n} \sum_{ij} \left| z_{ij}(l) \right|, \qquad
        \text{ERF}(\text{centre}) - \text{ERF}(\text{corner})
 
-    Each gradient is normalised to mean 0 and standard deviation 1, so this measures how evenly it
-    is spread, and not how large it is: 0.8 if its values are normal, next to 0 if few pixels have
+    Each gradient is normalised to mean 0 and standard deviation 1. So ERF measures how evenly a
+    gradient is spread, not how large it is: 0.8 for normal values, next to 0 if a few pixels have
     all of it.
 
     Args:
         maps_of, images: see `effective_receptive_field`. The corner is (0, 0), the centre
             ((h - 1) // 2, (w - 1) // 2): the fourth of seven, as in the paper.
-        part: "distance", or what it is the difference of: "centre" or "corner", the mean absolute
-            gradient of that location.
+        part: "distance" for the difference; "centre" or "corner" for the mean absolute gradient of
+            that location.
 
     Returns:
         One value for each image, (B,); zero where a gradient is constant.
 
     Raises:
-        UsageError: maps that are smaller than 3 x 3, of which the centre would be the corner.
+        UsageError: maps smaller than 3 x 3, whose centre would be the corner.
         ValueError: maps that do not depend on the images.
 
-    Source: definition 4.1 and section B.1 of :cite:t:`topgap`, which does not say over what the
-    gradients are normalised.
+    Source: definition 4.1 and section B.1 of :cite:t:`topgap`, which does not say over which values
+    the gradients are normalised.
     """
     with torch.no_grad():
         height, width = maps_of(images[:1]).shape[-2:]
     check_map_size(height, width)
     centre = ((height - 1) // 2, (width - 1) // 2)
-    places = (effective_receptive_field(maps_of, images, location=at) for at in (centre, (0, 0)))
-    fields = torch.stack([field.flatten(1) for field in places], dim=1)  # (B, 2, C * H * W)
+    pair = (effective_receptive_field(maps_of, images, location=at) for at in (centre, (0, 0)))
+    fields = torch.stack([field.flatten(1) for field in pair], dim=1)  # (B, 2, C * H * W)
     spread = fields.std(2, correction=0, keepdim=True)
     fields = (fields - fields.mean(2, keepdim=True)) / torch.where(spread > 0, spread, 1)
     middle, corner = fields.abs().mean(2).T

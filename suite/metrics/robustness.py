@@ -1,4 +1,4 @@
-"""How much does a saliency map change when the image hardly does?"""
+"""How much a saliency map changes when the image hardly changes."""
 
 from collections.abc import Callable
 
@@ -36,8 +36,8 @@ def local_lipschitz_estimate(
         generator: source of the noise, on the device of `images`.
         n_samples: noisy copies of each image.
         noise_std: standard deviation of the noise of a pixel, in the units of `images`.
-        normalised: divide each map by its largest absolute value before maps are compared, so that
-            a map that is merely smaller does not count as one that changes less.
+        normalised: first divide each map by its largest absolute value, so that a map that is
+            merely smaller does not count as more stable.
 
     Returns:
         One value for each image, (B,).
@@ -54,12 +54,12 @@ def local_lipschitz_estimate(
     def draw(like: Tensor) -> Tensor:
         return noise_std * normal_noise(like, generator)
 
-    def divided(images: Tensor, class_index: Tensor) -> Tensor:
+    def normalised_maps(images: Tensor, class_index: Tensor) -> Tensor:
         maps = maps_of(images, class_index)
         return maps / maps.abs().amax(tuple(range(1, maps.ndim)), keepdim=True)
 
-    compared = divided if normalised else maps_of
-    return _largest_change(compared, images, class_index, draw, n_samples, by_noise=True)
+    method = normalised_maps if normalised else maps_of
+    return _largest_change(method, images, class_index, draw, n_samples, by_noise=True)
 
 
 def max_sensitivity(
@@ -105,9 +105,10 @@ def max_sensitivity(
 def _largest_change(
     maps_of: MapsOf, images: Tensor, class_index: Tensor, draw: Map, n_samples: int, by_noise: bool
 ) -> Tensor:
-    """Return the largest change of the map of each image, (B,), by noise drawn like its copies.
+    """Return the largest change of each image's map under noise, (B,).
 
-    It is relative to the norm of the noise, or to that of the map.
+    `draw` returns noise in the shape of its argument. The change is relative to the norm of the
+    noise (`by_noise`), or to that of the map.
     """
     most = chunk_size(images)
     largest = images.new_zeros(len(images))

@@ -32,8 +32,8 @@ def logit_gradient(model: nn.Module, images: Tensor, class_index: Tensor) -> Ten
     Returns:
         Signed maps, (B, C, H, W).
 
-    Source: :cite:t:`simonyan2014`, without the absolute value; "input gradient" in
-    :cite:t:`demoor2025`, section 3.1.
+    Source: :cite:t:`simonyan2014`, without the absolute value; called "input gradient" in section
+    3.1 of :cite:t:`demoor2025`.
     """
     inputs = images.detach().requires_grad_()
     logits = model(inputs)
@@ -52,7 +52,7 @@ def maximise_activation(
 
     Args:
         model: network in evaluation mode.
-        start: images to begin with, (B, C, H, W): random ones in the paper.
+        start: initial images, (B, C, H, W); random images in the paper.
         class_index: the class `c` of each image, (B,).
         n_steps: number of steps.
         step_size: :math:`\alpha`, the Euclidean length of a step.
@@ -63,8 +63,8 @@ def maximise_activation(
     Raises:
         ValueError: `n_steps` or `step_size` is not positive.
 
-    Source: appendix A.6 of :cite:t:`yang2024`, which states neither steps nor normalisation; after
-    :cite:t:`simonyan2014`.
+    Source: appendix A.6 of :cite:t:`yang2024`, which states neither the number of steps nor the
+    normalisation; after :cite:t:`simonyan2014`.
     """
     check_positive(n_steps=n_steps, step_size=step_size)
     images = start
@@ -90,9 +90,10 @@ def loss_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         Signed maps, (B, C, H, W).
 
     Raises:
-        ValueError: the network is in training mode, or images, logits or labels are not as said.
+        ValueError: the network is in training mode, or images, logits or labels have another type
+            or shape.
 
-    Source: equation 3 of :cite:t:`singla2019`; what they call the vanilla gradient is that of the
+    Source: equation 3 of :cite:t:`singla2019`. Their "vanilla gradient" is the gradient of the
     logit, see `logit_gradient`.
     """
     check_network(model)
@@ -123,11 +124,11 @@ def smooth_grad(
     Args:
         model: network in evaluation mode.
         images: (B, C, H, W).
-        class_index: of each image, (B,).
+        class_index: class index of each image, (B,).
         generator: source of the noise, on the device of `images`.
         n_samples: noisy copies, which go through the network one after another.
         noise_level: standard deviation of the noise as a share of the range of an image.
-        method: what is averaged.
+        method: saliency method whose maps are averaged.
 
     Returns:
         Maps, (B, C, H, W).
@@ -135,7 +136,7 @@ def smooth_grad(
     Raises:
         ValueError: `n_samples` or `noise_level` is out of its range; as `method`.
 
-    Source: :cite:t:`smilkov2017`. 16 samples at 0.15 are read from the program of
+    Source: :cite:t:`smilkov2017`. The defaults of 16 samples and 0.15 are those of the program of
     :cite:t:`singla2019`.
     """
     copies = noisy_copies(images, generator=generator, n_samples=n_samples, noise_level=noise_level)
@@ -162,16 +163,16 @@ def integrated_gradients(
         class_index: the class of each image, (B,).
         n_steps: points of Gauss-Legendre quadrature, which go through the network one by one.
         multiply_by_inputs: False leaves out the factor :math:`x_i - x'_{n,i}`.
-        baselines: the images :math:`x'_n`, (N, C, H, W), the same for all images; by default one
-            that is zero.
+        baselines: the images :math:`x'_n`, (N, C, H, W), the same for all images; by default a
+            single image of zeros.
 
     Returns:
-        Signed maps, (B, C, H, W); with the factor they sum to the logit minus that of the baseline
-        (the mean over baselines), as far as `n_steps` suffice.
+        Signed maps, (B, C, H, W). With the factor they sum to the logit minus the logit of the
+        baseline (averaged over baselines), as far as `n_steps` suffice.
 
     Raises:
-        ValueError: the network is in training mode, `n_steps` is not positive, or the baselines
-            have not the shape of the images.
+        ValueError: the network is in training mode, or `n_steps` is not positive.
+        UsageError: no baselines, or baselines of another shape than the images.
 
     Source: :cite:t:`sundararajan2017`; over other images as in section 4.1.2 of
     :cite:t:`moens2020`. The default baseline is zero in the units of `images`.
@@ -187,15 +188,15 @@ def integrated_gradients(
 
         method = IntegratedGradients(model, multiply_by_inputs=multiply_by_inputs)
 
-        def attributed(inputs: Tensor, target: Tensor | int, start: Tensor | None = None) -> Tensor:
+        def attribute(inputs: Tensor, target: Tensor | int, start: Tensor | None = None) -> Tensor:
             options = {"target": target, "n_steps": n_steps, "internal_batch_size": len(inputs)}
             return method.attribute(inputs.detach(), baselines=start, **options).detach()
 
         if baselines is None:
-            return attributed(images, class_index).to(images.dtype)
+            return attribute(images, class_index).to(images.dtype)
         means = []
         for image, c in zip(images, class_index):
-            maps = [attributed(image.expand_as(x), int(c), x) for x in baselines.split(100)]
+            maps = [attribute(image.expand_as(x), int(c), x) for x in baselines.split(100)]
             means.append(torch.cat(maps).mean(0))
     return torch.stack(means).to(images.dtype)
 
@@ -217,13 +218,13 @@ def deeplift(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
     with _quiet_captum():
         from captum.attr import DeepLift
 
-        # Captum hooks tensors: an activation that directly follows a pooling layer shares one with
-        # it, and would lose its rule. So each activation gets a tensor of its own.
+        # Captum hooks tensors: an activation that directly follows a pooling layer shares a tensor
+        # with it, and would lose its rule. So each activation gets a copy of its input.
         with ExitStack() as hooks:
             for module in model.modules():
                 if isinstance(module, nn.ReLU):
-                    own = module.register_forward_pre_hook(lambda _, given: (given[0].clone(),))
-                    hooks.enter_context(own)
+                    hook = module.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))
+                    hooks.enter_context(hook)
             inputs = images.detach().requires_grad_()
             return DeepLift(model).attribute(inputs, target=class_index).detach()
 
@@ -236,12 +237,12 @@ def _quiet_captum() -> Iterator[None]:
         yield
 
 
-# A thousand iterations suffice for every image that was tried: the default of 200 may not.
+# A thousand iterations sufficed for every image that was tried; the default of 200 may not.
 caso_converged = partial(caso, settings=Settings(max_iterations=1000))
 
 
 def _noise(images: Tensor) -> torch.Generator:
-    """Return the same source of noise in each call, so that a method is a function of the image."""
+    """Return the same noise source in each call, so that a method depends on the image alone."""
     return torch.Generator(images.device).manual_seed(0)
 
 
@@ -253,7 +254,7 @@ def _one_by_one(
     interpret: Callable[[SurrogateLoss], Interpretation],
     make: Callable[[nn.Module, Tensor, Tensor], SurrogateLoss] = surrogate_loss,
 ) -> Saliency:
-    """Interpret one image after the other: solving them together waits for the slowest."""
+    """Interpret images one after another, since a batch would wait for its slowest image."""
 
     def maps(model: nn.Module, images: Tensor, class_index: Tensor) -> Tensor:
         pairs = zip(images.split(1), class_index.split(1), strict=True)
@@ -265,18 +266,18 @@ def _one_by_one(
 def sparse_choice(loss: SurrogateLoss, method: Callable[..., Interpretation]) -> Interpretation:
     """Interpret with the strength of the L1 norm that the paper's rule chooses.
 
-    Strengths are a factor of 2 apart: the paper's 10 can jump over the range of sparsity.
+    Strengths are a factor of 2 apart, since the paper's 10 can miss the range of sparsity.
     """
     return choose_lambda1(loss, method=method, factor=2.0).interpretation
 
 
 SALIENCIES: dict[str, Saliency] = {
     "logit_gradient": logit_gradient,
-    "absolute_gradient": lambda *given: logit_gradient(*given).abs(),
+    "absolute_gradient": lambda m, x, c: logit_gradient(m, x, c).abs(),
     "deeplift": deeplift,
-    "smooth_grad": lambda *of: smooth_grad(*of, generator=_noise(of[1]), method=logit_gradient),
+    "smooth_grad": lambda m, x, c: smooth_grad(m, x, c, generator=_noise(x), method=logit_gradient),
     "integrated_gradients": integrated_gradients,
-    # Without the factor x - x', which the authors of CASO leave out, too.
+    # Without the factor x - x', which the authors of CASO leave out too.
     "path_gradients": partial(integrated_gradients, multiply_by_inputs=False),
     "loss_gradient": loss_gradient,
     "caso_dense": _one_by_one(caso_converged),
@@ -288,7 +289,7 @@ SALIENCIES: dict[str, Saliency] = {
 
 
 def saliency_maps(model: nn.Module, saliency: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the saliency of (images, class_index), channels summed, (B, 1, H, W).
+    """Return a function from (images, class_index) to saliency summed over channels, (B, 1, H, W).
 
     Raises:
         UsageError: an unknown name.

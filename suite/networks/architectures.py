@@ -1,6 +1,6 @@
 """The networks that the papers train.
 
-Every activation is a module of its own, used once, so that DeepLIFT can replace its gradient.
+Every activation is a separate module, used once, so that DeepLIFT can replace its gradient.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,20 +22,20 @@ Size = int | tuple[int, int]
 
 
 def _dense(*sizes: int) -> list[nn.Module]:
-    """Return linear layers of these numbers of inputs and outputs, with ReLU between them."""
+    """Return linear layers between layers of these sizes, with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return layers[:-1]
 
 
-def _pooled(channels: int, classes: int) -> list[nn.Module]:
-    """Return what averages feature maps and classifies the means."""
+def _head(channels: int, classes: int) -> list[nn.Module]:
+    """Return layers that average feature maps and classify the means."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
 
 
-def _square(size: Size, network: str) -> int:
-    """Return the side of square images; others are refused."""
+def _square_side(size: Size, network: str) -> int:
+    """Return the side of square images; raise a UsageError for others."""
     if not isinstance(size, int):
         raise UsageError(f"{network}: expected square images, got {size[0]} x {size[1]}")
     return size
@@ -45,11 +45,11 @@ class LeNet5(nn.Sequential):
     """LeNet-5 :cite:p:`lecun1998` with ReLU and max-pooling.
 
     Takes (B, channels, size, size) and returns logits (B, classes). The pooling comes before the
-    ReLU: the function is the same as the other way round, on a quarter of the values.
+    ReLU, which then has a quarter of the values; the function is the same.
     """
 
     def __init__(self, channels: int, size: Size, classes: int) -> None:
-        size = _square(size, "LeNet-5")
+        size = _square_side(size, "LeNet-5")
         if size < 12:
             raise UsageError(f"LeNet-5: expected images of at least 12 pixels a side, got {size}")
         side = (size // 2 - 4) // 2
@@ -77,12 +77,12 @@ class VGG11(nn.Sequential):
     """VGG-11 :cite:p:`simonyan2015` for small images: no batch normalisation, one linear layer.
 
     Takes (B, channels, height, width) and returns logits (B, classes). Five max-poolings, which
-    keep an odd last row, come before the ReLU. Initial weights are those of torchvision: with
-    PyTorch's own ones the signal fades on its way through the layers.
+    keep an odd last row, come before the ReLU. Initial weights are those of torchvision, since the
+    signal fades from layer to layer with PyTorch's defaults.
 
     Args:
-        channels, size, classes: of images and logits; any size will do.
-        width: filters of the first layer; later ones have up to eight times as many.
+        channels, size, classes: of images and logits; any size works.
+        width: filters of the first layer; later layers have up to eight times as many.
     """
 
     def __init__(self, channels: int, size: Size, classes: int, *, width: int = 64) -> None:
@@ -95,7 +95,7 @@ class VGG11(nn.Sequential):
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        super().__init__(*layers, *_pooled(channels, classes))
+        super().__init__(*layers, *_head(channels, classes))
 
 
 class ConvNet(nn.Sequential):
@@ -110,15 +110,16 @@ class ConvNet(nn.Sequential):
             stride = 2 if index in (2, 4) else 1
             layers += conv_bn(channels, width, 3, stride) + [nn.ReLU()]
             channels = width
-        super().__init__(*layers, *_pooled(width, classes))
+        super().__init__(*layers, *_head(width, classes))
 
 
 class FastVGG(nn.Sequential):
-    """Seven convolutions for small colour images, after :cite:t:`jordan2024`, which train fast.
+    """Seven convolutions for small colour images that train fast, after :cite:t:`jordan2024`.
 
-    One of 2x2 without padding, which starts as cosine transforms of three mixtures of the colours,
-    each with both signs: with its batch normalisation it whitens patches. Then three blocks of two
-    of 3x3, which start as the identity on the first maps; a max-pooling behind the first of each.
+    The first is 2x2 without padding. It starts as cosine transforms of three mixtures of the
+    colours, each with both signs: with its batch normalisation it whitens patches. Three blocks of
+    two 3x3 convolutions follow, which start as the identity on the first maps. A max-pooling comes
+    after the first convolution of each block.
 
     Args:
         channels, size, classes: of the images (B, 3, size, size) and logits (B, classes).
@@ -140,13 +141,13 @@ class FastVGG(nn.Sequential):
             nn.init.dirac_(convolution.weight.data[:inputs])  # type: ignore[index]
             layers += [convolution, *[nn.MaxPool2d(2)] * pooled, norm, nn.ReLU()]
             inputs = width
-        super().__init__(*layers, *_pooled(inputs, classes))
+        super().__init__(*layers, *_head(inputs, classes))
 
 
 # Brightness, and two differences of colour.
 COLOURS = [[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]]
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU}
-# Of a residual network: size of the kernel, and stride.
+# Stems of residual networks: size of the kernel, and stride.
 STEMS = {"cifar": (3, 1), "strided": (3, 2), "imagenet": (7, 2)}
 
 
@@ -155,19 +156,18 @@ class ResNet(nn.Sequential):
 
     Args:
         channels, size, classes: of the images (B, channels, size, size) and logits (B, classes).
-        blocks: in each stage; (2, 2, 2, 2) is ResNet-18, and (3, 4, 6, 3) ResNet-34, or ResNet-50
-            with `bottleneck`.
+        blocks: number of blocks in each stage; (2, 2, 2, 2) is ResNet-18, and (3, 4, 6, 3)
+            ResNet-34, or ResNet-50 with `bottleneck`.
         width: filters of the first stage; each further stage has twice as many.
         stem: "cifar" (3x3, stride 1), "strided" (3x3, stride 2) or "imagenet" (7x7 and pooling).
-        pre_activation: normalise and activate before each convolution, not after it
+        pre_activation: normalise and activate before each convolution instead of after it
             :cite:p:`he2016identity`; (2, 2, 2, 2) is then PreAct-ResNet-18.
         bottleneck: blocks of three convolutions, whose output has four times as many filters.
         stem_width: filters of the stem; None for `width`.
         activation: "relu" or "swish", x sigmoid(x) :cite:p:`ramachandran2017`.
 
     Raises:
-        UsageError: an unknown stem or activation, or bottleneck blocks that are to be
-            pre-activated.
+        UsageError: an unknown stem or activation, or bottleneck blocks with pre-activation.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class ResNet(nn.Sequential):
                 inputs = outputs
         if pre_activation:
             layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
-        super().__init__(*layers, *_pooled(inputs, classes))
+        super().__init__(*layers, *_head(inputs, classes))
         if activation != "relu":
             for name, module in list(self.named_modules()):
                 if isinstance(module, nn.ReLU):
@@ -216,9 +216,9 @@ class ResNet(nn.Sequential):
 def wide_resnet(
     channels: int, size: Size, classes: int, *, depth: int = 28, factor: int = 10
 ) -> ResNet:
-    """Return a wide residual network :cite:p:`zagoruyko2016`, WRN-28-10 unless stated.
+    """Return a wide residual network :cite:p:`zagoruyko2016`, by default WRN-28-10.
 
-    A pre-activated `ResNet` of three stages, whose filters are `factor` times 16, 32 and 64.
+    It is a pre-activated `ResNet` of three stages with `factor` times 16, 32 and 64 filters.
 
     Raises:
         UsageError: a depth that is not 4 more than a positive multiple of 6.
@@ -240,13 +240,13 @@ def top_gap(
     pretrained: bool = False,
     **options: Any,
 ) -> TopGAPNet:
-    """Put Top-GAP around a network of `NETWORKS`, `PRETRAINED`, or of timm or torchvision.
+    """Put Top-GAP around a backbone from `NETWORKS`, `PRETRAINED`, timm or torchvision.
 
-    All but the first normalise their images in [0, 1] themselves, and have weights or, those of
-    timm and torchvision, may have their default ones (`pretrained`); `backbone_options` are for
-    those of `NETWORKS`. `options` go to `TopGAPNet`.
+    Backbones that are not from `NETWORKS` normalise images in [0, 1] themselves. Those of
+    `PRETRAINED` have weights; `pretrained` loads the default weights of timm and torchvision.
+    `backbone_options` are for `NETWORKS` alone. `options` go to `TopGAPNet`.
     """
-    size = _square(size, "top_gap")
+    size = _square_side(size, "top_gap")
     if backbone in NETWORKS:
         if pretrained:
             raise UsageError(f"top_gap: there are no pretrained weights of backbone {backbone!r}")
@@ -277,15 +277,15 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
 def build_network(
     name: str, shape: Sequence[int], classes: int, *, options: Mapping[str, Any], seed: int
 ) -> nn.Module:
-    """Build a network with weights drawn from `seed`; the global generator is left as it was.
+    """Build a network with weights drawn from `seed`; the global random state stays unchanged.
 
     Args:
         name: a key of `NETWORKS`.
-        shape: of one image, (C, H, W).
+        shape: shape of one image, (C, H, W).
         classes: number of classes.
-        options: further keyword arguments of the network, or what a change in
-            `suite.networks.defences.CHANGES` is given: {"softplus": 5.0}.
-        seed: of the initial weights.
+        options: further keyword arguments of the network, or values of the changes in
+            `suite.networks.defences.CHANGES`, such as {"softplus": 5.0}.
+        seed: seed of the initial weights.
 
     Raises:
         UsageError: unknown network or option, or images that the network cannot take.

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 class _Block(nn.Module):
     """Convolutions and a shortcut; all activations are separate modules."""
 
-    EXPANSION = 1  # filters of the output by those of the inner convolutions
-    CONVOLUTIONS: tuple[tuple[int, bool], ...]  # size of the kernel, and whether it takes strides
+    EXPANSION = 1  # filters of the output over filters of the inner convolutions
+    CONVOLUTIONS: tuple[tuple[int, bool], ...]  # size of the kernel, and whether it is strided
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class BasicBlock(_Block):
 
 
 class BottleneckBlock(_Block):
-    """Convolutions 1x1, 3x3 and 1x1, of which the last widens fourfold, and a shortcut.
+    """Convolutions 1x1, 3x3 and 1x1 and a shortcut; the last convolution widens fourfold.
 
-    The stride is that of the 3x3 convolution, as in torchvision.
+    The 3x3 convolution has the stride, as in torchvision.
     """
 
     EXPANSION = 4
@@ -44,7 +44,7 @@ class BottleneckBlock(_Block):
 
 
 class PreActivationBlock(nn.Module):
-    """Twice normalisation, ReLU and a 3x3 convolution; the shortcut is not normalised.
+    """Normalisation, ReLU and a 3x3 convolution, twice; the shortcut is not normalised.
 
     Where the shape changes, the shortcut is a 1x1 convolution of the activated input.
     """
@@ -66,6 +66,6 @@ class PreActivationBlock(nn.Module):
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:
-    """Return a convolution that keeps the size, but for its stride, and its normalisation."""
+    """Return a convolution that changes the size only by its stride, and its normalisation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return [conv, nn.BatchNorm2d(outputs)]

@@ -1,4 +1,4 @@
-"""What other papers change in a network to make it smoother or more robust."""
+"""Changes of networks, by other papers, that make them smoother or more robust."""
 
 import copy
 import functools
@@ -20,11 +20,11 @@ def with_softplus(network: Any, *, beta: float) -> Any:
 
     .. math:: \operatorname{softplus}_\beta(x) = \beta^{-1} \ln (1 + e^{\beta x})
 
-    It is smooth, larger than ReLU by at most :math:`\ln 2 / \beta`, and tends to it with growing
-    :math:`\beta`. A ReLU6 becomes the difference of two, of x and of x - 6.
+    It is smooth, larger than ReLU by at most :math:`\ln 2 / \beta`, and tends to ReLU with growing
+    :math:`\beta`. A ReLU6 becomes the difference of two softplus functions, of x and of x - 6.
 
     Args:
-        network: whose activations are modules; functional ones in a forward method are not seen.
+        network: its activations are modules; functional ones in a forward method stay.
         beta: sharpness, in one over the unit of the activations.
 
     Returns:
@@ -39,7 +39,7 @@ def with_softplus(network: Any, *, beta: float) -> Any:
         raise UsageError(f"softplus: expected a positive sharpness, got {beta}")
 
     smooth = {nn.ReLU: lambda _: nn.Softplus(beta), nn.ReLU6: lambda _: SoftReLU6(beta)}
-    return _replaced(network, smooth, f"softplus: {NO_RELU}")
+    return _replace(network, smooth, f"softplus: {NO_RELU}")
 
 
 def with_k_wta(network: Any, *, share: float) -> Any:
@@ -47,7 +47,7 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
     Args:
         network: see `with_softplus`.
-        share: of the values of a layer that stay, above 0 and up to 1.
+        share: share of a layer's values that stay, above 0 and up to 1.
 
     Returns:
         A network of the same class with copies of the weights, in the mode of `network`.
@@ -57,13 +57,13 @@ def with_k_wta(network: Any, *, share: float) -> Any:
 
     Source: :cite:t:`xiao2020`.
     """
-    return _replaced(network, {nn.ReLU: lambda _: KWinnersTakeAll(share)}, f"k_wta: {NO_RELU}")
+    return _replace(network, {nn.ReLU: lambda _: KWinnersTakeAll(share)}, f"k_wta: {NO_RELU}")
 
 
 def with_flc_pooling(network: Any) -> Any:
     """Return a copy of a network that shrinks by `FrequencyLowCut` instead of strides.
 
-    A convolution of stride 2 gets stride 1, and what follows it is the pooling.
+    A convolution of stride 2 gets stride 1, and the pooling follows it.
 
     Args:
         network: convolutional, with convolutions of stride 1 or 2.
@@ -77,14 +77,14 @@ def with_flc_pooling(network: Any) -> Any:
     Source: :cite:t:`grabinski2022`.
     """
 
-    def pooled(convolution: nn.Conv2d) -> nn.Module | None:
+    def add_pooling(convolution: nn.Conv2d) -> nn.Module | None:
         if convolution.stride != (2, 2):
             return None
         convolution.stride = (1, 1)
         return nn.Sequential(convolution, FrequencyLowCut())
 
     missing = "flc_pooling: expected a network with convolutions of stride 2"
-    return _replaced(network, {nn.Conv2d: pooled}, missing)
+    return _replace(network, {nn.Conv2d: add_pooling}, missing)
 
 
 class SoftReLU6(nn.Module):
@@ -103,8 +103,8 @@ class KWinnersTakeAll(nn.Module):
 
     .. math:: \phi_k(x)_j = x_j \, [x_j \text{ is among the } k \text{ largest values of } x]
 
-    over all channels and locations of a sample, with k = `share` of them, rounded, at least one.
-    Values below zero stay if they are among the largest.
+    over all channels and locations of a sample, with k their number times `share`, rounded, at
+    least one. Negative values stay if they are among the largest.
 
     Args:
         share: above 0 and up to 1.
@@ -137,8 +137,8 @@ class FrequencyLowCut(nn.Module):
     .. math:: y = \operatorname{Re} \mathcal F^{-1} (C \, \mathcal F x), \qquad
        C \text{ keeps } -\tfrac{1}{4} \le f < \tfrac{1}{4} \text{ cycles a pixel}
 
-    in each direction: all that a map of half the size can hold, so nothing is aliased. A constant
-    stays as it is. Where a side is odd, the result has the larger half.
+    in each direction. A map of half the size can hold these frequencies, so nothing is aliased. A
+    constant map stays constant. Where a side is odd, the result has the larger half.
 
     Takes (B, C, H, W) and returns (B, C, ceil(H / 2), ceil(W / 2)).
 
@@ -151,7 +151,7 @@ class FrequencyLowCut(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        # Two products with small real matrices: several times as fast as transforms forth and back.
+        # Two products with small real matrices are several times as fast as two transforms.
         rows, columns = (_low_cut(size).to(x.device) for size in x.shape[2:])
         across = torch.cat([columns.real, columns.imag]).to(wide.dtype)
         down = torch.cat([rows.real, -rows.imag], dim=1).to(wide.dtype)
@@ -170,12 +170,12 @@ def _low_cut(size: int) -> Tensor:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Say whether a module is an activation layer: one of PyTorch's, or `KWinnersTakeAll`."""
-    of_torch = type(module).__module__ == nn.modules.activation.__name__
-    return of_torch or isinstance(module, KWinnersTakeAll)
+    """Whether a module is an activation layer: one of PyTorch's, or `KWinnersTakeAll`."""
+    from_torch = type(module).__module__ == nn.modules.activation.__name__
+    return from_torch or isinstance(module, KWinnersTakeAll)
 
 
-# The value of an option in a `Training` makes a change; each is an option of every network.
+# Changes by the name of their option, which every network has; each gets the option's value.
 CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "softplus": lambda network, value: with_softplus(network, beta=value),
     "k_wta": lambda network, value: with_k_wta(network, share=value),
@@ -183,13 +183,13 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _replaced(network: Any, replace: Mapping[type[nn.Module], Replace], missing: str) -> Any:
-    """Return a copy of a network with the modules of some classes replaced, unless by None."""
+def _replace(network: Any, rules: Mapping[type[nn.Module], Replace], missing: str) -> Any:
+    """Return a copy of a network with modules replaced by rules; a rule may return None."""
     network = copy.deepcopy(network)
     replaced = False
     for parent in list(network.modules()):
         for name, child in parent.named_children():
-            module = replace[type(child)](child) if type(child) in replace else None
+            module = rules[type(child)](child) if type(child) in rules else None
             if module is not None:
                 setattr(parent, name, module.train(parent.training))
                 replaced = True

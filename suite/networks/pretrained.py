@@ -23,21 +23,21 @@ SHARPNESS = 10.0  # of softplus, in pretrained networks with smooth activations
 
 @dataclass(frozen=True)
 class Weights:
-    """How a network is built, where its weights are, and what it takes.
+    """How to build a network, where its weights are, and what images it takes.
 
     Args:
         build: makes the network, with any weights.
         file: name of the file of weights.
-        package: that brings the file; None for a file in the folder of data, `weights/FILE`.
-        sha256: how the checksum of the file begins.
+        package: package that brings the file; None for `weights/FILE` in the folder of data.
+        sha256: first digits of the checksum of the file.
         mean, std: of the pixels in [0, 1]; the weights were trained with (x - mean) / std.
-        about, licence, how_to_get: in words.
+        about, licence, how_to_get: texts for the reader.
         smooth: replace each ReLU6 when the weights are loaded (see `with_softplus`).
         title: name of the network in figures.
         size: pixels a side.
         classes: number of logits.
-        last: the layer before the last ReLU6, of a network whose one module of it is used elsewhere
-            too (see `with_own_activation`).
+        last: name of the layer before the last ReLU6, in a network that uses this module of ReLU6
+            several times (see `with_own_activation`).
     """
 
     build: Callable[[], nn.Module]
@@ -76,20 +76,21 @@ def pretrained_weights(name: str) -> Weights:
 
 
 def load_pretrained(name: str, options: Mapping[str, Any] | None = None) -> nn.Module:
-    """Load a network in evaluation mode; its parameters need no gradient.
+    """Load a network in evaluation mode, with parameters that require no gradient.
 
-    It takes pixels in [0, 1] and normalises them itself, so that its gradients are by pixels.
+    It takes pixels in [0, 1] and normalises them itself, so its gradients are with respect to
+    pixels.
 
     Args:
-        name: a key of `PRETRAINED`, or of a network of your own.
-        options: of the latter, see `suite.networks.yours.own_network`.
+        name: a key of `PRETRAINED`, or the name of a network of your own.
+        options: options of a network of your own, see `suite.networks.yours.own_network`.
 
     Returns:
-        Network from images as `network_inputs` gives them to logits.
+        Network from images, in the range of `network_inputs`, to logits.
 
     Raises:
         DataMissing: the weights are not on this machine; the message says how to get them.
-        UsageError: unknown name, or weights whose checksum differs.
+        UsageError: unknown name, or weights with another checksum.
     """
     if options:
         return own_network(name, **options).network
@@ -99,15 +100,15 @@ def load_pretrained(name: str, options: Mapping[str, Any] | None = None) -> nn.M
     network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
     if about.smooth:
         network = with_softplus(network, beta=SHARPNESS)
-    whole = nn.Sequential(Normalise(about.mean, about.std), network)
-    return whole.eval().requires_grad_(False)
+    model = nn.Sequential(Normalise(about.mean, about.std), network)
+    return model.eval().requires_grad_(False)
 
 
 def with_own_activation(network: nn.Module, name: str) -> nn.Module:
-    """Give a pretrained network, in place, a ReLU6 of its own behind its last convolution.
+    """Insert, in place, a separate ReLU6 after the last convolution of a pretrained network.
 
-    The function stays, since a second ReLU6 changes nothing. Who cuts the network before its head
-    would not see one that is used elsewhere too.
+    The function stays the same, since a second ReLU6 changes nothing. A cut before the head would
+    miss a module of ReLU6 that the network uses elsewhere too.
     """
     if last := pretrained_weights(name).last:
         path = f"1.{last}"
@@ -116,13 +117,13 @@ def with_own_activation(network: nn.Module, name: str) -> nn.Module:
 
 
 def check_weights(name: str) -> None:
-    """Check that the weights of a network are there and are those that are meant.
+    """Check that the weights of a network exist and have the expected checksum.
 
     Raises:
         DataMissing, UsageError: as `load_pretrained`.
     """
     if is_own(name):
-        return  # it is loaded before it is measured
+        return  # a network of the user is loaded before it is measured
     about = pretrained_weights(name)
     if not about.path.exists():
         how = about.how_to_get.replace("DATA", str(data_folder()))
@@ -138,14 +139,14 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
     """Bring images to the range of pixels that a network takes, [0, 1].
 
     Args:
-        name: a key of `PRETRAINED`, or of a network of your own, whose size is not checked.
+        name: a key of `PRETRAINED`, or the name of your own network, whose size is not checked.
         images: uint8 (B, 3, size, size).
 
     Returns:
         Floats of the same shape.
 
     Raises:
-        UsageError: images of another type or size than the network was trained on.
+        UsageError: images with another type or size than those that the network was trained on.
     """
     if images.dtype != torch.uint8:
         what = f"uint8 from 0 to 255, which {name!r} then scales as it was trained"
@@ -164,7 +165,7 @@ def _sha256(path: Path, changed: int) -> str:
 
 
 def _builder(function: str, **settings: Any) -> Callable[[], nn.Module]:
-    """Return a function that calls one of a package, by module and name: MODULE:NAME."""
+    """Return a function that calls a function of a package, named as MODULE:NAME."""
     return lambda: pkgutil.resolve_name(function)(**settings)
 
 
@@ -177,7 +178,7 @@ PRETRAINED = {
 
 
 def title(name: str) -> str:
-    """Return the name of a network as figures show it.
+    """Return the name of a network in figures.
 
     >>> title("lenet5")
     'LeNet-5'

@@ -1,7 +1,7 @@
 """Networks of your own: `timm:NAME`, `torchvision:NAME` or `FILE.py:FUNCTION`, with their weights.
 
-Weights are read from files that are on this machine, and never as code. What identifies a network
-is a checksum of its file and its weights, so that results follow what it is, not its name.
+Weights are read from files on this machine, and never as code. A checksum of its file and its
+weights identifies a network, so that results belong to its contents, not to its name.
 """
 
 import difflib
@@ -20,15 +20,15 @@ from reglib.top_gap.backbones import Normalise
 from suite.errors import UsageError, expected
 
 KINDS = ("timm", "torchvision")
-SIZE = 224  # pixels a side where nothing says another size
-NAMED = 3  # names that a message has at most
-LONGEST = 400  # characters of what torch says of weights that do not fit
+SIZE = 224  # pixels a side, unless options or the configuration say otherwise
+NAMED = 3  # a message suggests at most so many names
+LONGEST = 400  # characters of torch's message on weights that do not fit
 # A network, its configuration, and the file of weights that was downloaded for it.
-Found = tuple[nn.Module, Mapping[str, Any], Path | None]
+Candidate = tuple[nn.Module, Mapping[str, Any], Path | None]
 
 
-class Own(NamedTuple):
-    """A network that takes pixels in [0, 1], how many classes it has, and what identifies it."""
+class OwnNetwork(NamedTuple):
+    """A network that takes pixels in [0, 1], its number of classes, and its identity."""
 
     network: nn.Module
     classes: int
@@ -36,47 +36,48 @@ class Own(NamedTuple):
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is that of a network of this module; the others are packaged."""
+    """Whether a name belongs to a network of the user; other networks are packaged."""
     return ":" in name
 
 
-def own_network(name: str, content: str = "", **options: Any) -> Own:
+def own_network(name: str, content: str = "", **options: Any) -> OwnNetwork:
     """Make a network and try it.
 
     Args:
-        name: `timm:NAME`, `torchvision:NAME` or `FILE.py:FUNCTION`, of a function that returns it.
+        name: `timm:NAME`, `torchvision:NAME`, or `FILE.py:FUNCTION` for a function that returns
+            the network.
         content: checksum that the network must have.
-        options: `weights`, a file (safetensors, or what torch loads as weights only);
+        options: `weights`, a file (safetensors, or one that torch loads as weights only);
             `random_weights`, in place of those that timm or torchvision have downloaded; `size`,
-            pixels a side; `mean` and `std` of the pixels in [0, 1], for each colour. What is empty
-            is as the configuration of timm or torchvision says.
+            pixels a side; `mean` and `std` of the pixels in [0, 1], for each colour. Empty options
+            are taken from the configuration of timm or torchvision.
 
     Raises:
-        UsageError: unknown name, no weights, weights that do not fit, a network that is none.
+        UsageError: unknown name, no weights, weights that do not fit, or no network.
     """
-    given = {option: value for option, value in options.items() if value}
+    settings = {option: value for option, value in options.items() if value}
     kind, _, function = name.rpartition(":")
     packaged = kind in KINDS
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")
-        network, about, file = (_of_package if packaged else _of_file)(kind, function)
-    file = given.get("weights") or (None if "random_weights" in given else file)
+        network, about, file = (_from_package if packaged else _from_file)(kind, function)
+    file = settings.get("weights") or (None if "random_weights" in settings else file)
     if file:
         load_weights(network, Path(file))
-    elif packaged and "random_weights" not in given:
+    elif packaged and "random_weights" not in settings:
         why = f"{name}: its weights are not on this machine; give them by '-p weights FILE', or "
         raise UsageError(f"{why}take random ones by '-p random_weights true'")
-    size = given.get("size") or about.get("input_size", (3, SIZE, SIZE))[-1]
-    mean = [*(given.get("mean") or about.get("mean") or [0.0] * 3)]
-    std = [*(given.get("std") or about.get("std") or [1.0] * 3)]
+    size = settings.get("size") or about.get("input_size", (3, SIZE, SIZE))[-1]
+    mean = [*(settings.get("mean") or about.get("mean") or [0.0] * 3)]
+    std = [*(settings.get("std") or about.get("std") or [1.0] * 3)]
     if not len(mean) == len(std) == 3 or min(std) <= 0:
         raise expected("mean, std", "three numbers each, of std above 0", f"{mean}, {std}")
-    whole = nn.Sequential(Normalise(mean, std), network).eval().requires_grad_(False)
+    model = nn.Sequential(Normalise(mean, std), network).eval().requires_grad_(False)
     checksum = _checksum(b"" if packaged else Path(kind).read_bytes(), network)
     if content not in ("", checksum):
         raise UsageError(f"{name}: file or weights changed while it was measured; run again")
-    identity = given | {"size": size, "mean": mean, "std": std, "content": checksum}
-    return Own(whole, _count_classes(name, whole, size), identity)
+    identity = settings | {"size": size, "mean": mean, "std": std, "content": checksum}
+    return OwnNetwork(model, _count_classes(name, model, size), identity)
 
 
 def _unknown(name: str, known: Iterable[str]) -> UsageError:
@@ -85,13 +86,13 @@ def _unknown(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown network {name!r}{hint}")
 
 
-def _of_package(package: str, name: str) -> Found:
-    """Build a network of timm or torchvision; return its configuration and the file of weights."""
+def _from_package(package: str, name: str) -> Candidate:
+    """Build a network of timm or torchvision, with its configuration and file of weights."""
     import timm
     from huggingface_hub import try_to_load_from_cache
     from torchvision import models
 
-    torch.manual_seed(0)  # random weights are the same in each process, whatever an import drew
+    torch.manual_seed(0)  # the same random weights in each process, whatever an import drew
     if package == "timm":
         if not timm.is_model(name):
             raise _unknown(f"timm:{name}", timm.list_models())
@@ -101,8 +102,8 @@ def _of_package(package: str, name: str) -> Found:
         if name not in (known := models.list_models(module=models)):
             raise _unknown(f"torchvision:{name}", known)
         weights = models.get_model_weights(name).DEFAULT
-        shown, network = weights.transforms(), models.get_model(name, weights=None)
-        about = {"input_size": shown.crop_size, "mean": shown.mean, "std": shown.std}
+        inputs, network = weights.transforms(), models.get_model(name, weights=None)
+        about = {"input_size": inputs.crop_size, "mean": inputs.mean, "std": inputs.std}
         about |= {"url": weights.url}
     files = [Path(torch.hub.get_dir(), "checkpoints", Path(about.get("url") or "none").name)]
     for file in ("model.safetensors", "pytorch_model.bin") if about.get("hf_hub_id") else ():
@@ -111,8 +112,8 @@ def _of_package(package: str, name: str) -> Found:
     return network, about, next((file for file in files if file.is_file()), None)
 
 
-def _of_file(path: str, function: str) -> Found:
-    """Call a function of a file of Python; its network may bring its configuration, as of timm."""
+def _from_file(path: str, function: str) -> Candidate:
+    """Call a function in a Python file; its network may have a configuration like timm's."""
     file = Path(path)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if not file.is_file() or spec is None or spec.loader is None:
@@ -123,7 +124,7 @@ def _of_file(path: str, function: str) -> Found:
         spec.loader.exec_module(module)
         if function not in vars(module):
             raise _unknown(f"{file}:{function}", vars(module))
-        torch.manual_seed(0)  # see `_of_package`
+        torch.manual_seed(0)  # see `_from_package`
         network = vars(module)[function]()
         check_type(f"{function}()", network, nn.Module)
     except UsageError:
@@ -134,10 +135,10 @@ def _of_file(path: str, function: str) -> Found:
 
 
 def load_weights(network: nn.Module, file: Path) -> None:
-    """Load the weights in a file, which may be wrapped as a checkpoint; no code is run.
+    """Load weights from a file, which may be a checkpoint; no code in it is run.
 
     Raises:
-        UsageError: no such file, not weights alone, or those of another network.
+        UsageError: no such file, more than weights in it, or weights of another network.
     """
     from timm.models import load_state_dict
 
@@ -156,10 +157,10 @@ def load_weights(network: nn.Module, file: Path) -> None:
 
 @torch.no_grad()
 def _count_classes(name: str, network: nn.Module, size: int) -> int:
-    """Show the network one grey image; return how many classes it has.
+    """Count the classes of a network by its logits for one grey image.
 
     Raises:
-        UsageError: it takes no such image, or does not return finite logits of several classes.
+        UsageError: the network cannot take it, or does not return finite logits of several classes.
     """
     try:
         logits = network(torch.full((1, 3, size, size), 0.5))

@@ -24,7 +24,7 @@ def _effects(
         model = fast_double_backward(subject.folded)
         return metrics.perturbed_logits(model, subject.test_images(n_images)[0], patch=patch)
 
-    logits = subject.cached(("perturbed_logits", n_images, patch), compute)
+    logits = subject.compute_once(("perturbed_logits", n_images, patch), compute)
     return metrics.effects_on(score, logits, subject.test_uint8(n_images)[1])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from suite import methods
 from suite.errors import unknown
-from suite.methods import penalty, scheduled
+from suite.methods import penalty, schedule
 from suite.papers import design
 from suite.papers.design import Arrays, Derived, Item, Plan, Spec, panels_of, replace
 from suite.papers.names import NAMES
@@ -59,7 +59,7 @@ def training(
     fields = METHODS[method].apply(fields, size)
     if norm != 2:
         fields = penalty("marginal_density", p=norm)(fields, strength)
-    return Training(**scheduled(fields, warm_up=p.warm_up), seed=seed)
+    return Training(**schedule(fields, warm_up=p.warm_up), seed=seed)
 
 
 def _measures(p: SimpleNamespace, names: str) -> Iterator[Spec]:

@@ -21,7 +21,7 @@ from suite.errors import expected
 from suite.evidence import quote, tables
 from suite.evidence.results import Results
 from suite.evidence.statistics import as_ratio, mean_interval
-from suite.methods import SIDE_BY_SIDE, Change, scheduled
+from suite.methods import SIDE_BY_SIDE, Change, schedule
 from suite.networks import build_network
 from suite.papers import design, initial_landscapes
 from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, replace, specify
@@ -71,7 +71,7 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
     name, _, alpha = model.partition(" ")
     fields = {"learning_rate": p.learning_rate, "batch_size": p.batch_size, **p.fields}
     when = {"warm_up": p.warm_up} if p.warm_up else {"every": p.interval}
-    fields = scheduled(APPLY[name](fields, float(alpha or 0)), **when)
+    fields = schedule(APPLY[name](fields, float(alpha or 0)), **when)
     return Training(**fields | changes, seed=seed)
 
 

@@ -110,7 +110,7 @@ def _halves(subject: EvaluatedModel, n_images: Count, n_draws: Count, of: Of) ->
     if of == "target":
         return _target(subject.unit)[None, None]
     if of == "network":
-        return subject.cached(("squared gradients", n_images, n_draws), gradients)
+        return subject.compute_once(("squared gradients", n_images, n_draws), gradients)
     network = subject.network
     if isinstance(network, nn.Sequential) and isinstance(network[0], Normalise):
         network = network[1]  # the paths behind normalisation
@@ -231,7 +231,7 @@ def ablation_auc(
 @functools.lru_cache(N_CORRUPTED_SETS)
 def _corrupted(pixels: bytes, shape: tuple[int, ...], corruption: str, level: int) -> Tensor:
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(shape)
-    return metrics.corrupted(images, corruption=corruption, level=level, seed=0)
+    return metrics.corrupt(images, corruption=corruption, level=level, seed=0)
 
 
 def corruption_robustness(

@@ -16,7 +16,7 @@ from suite.evidence.quote import Value
 from suite.evidence.results import Results
 from suite.evidence.statistics import Interval, holm, mean_interval, t_test_p
 from suite.evidence.tables import interval_text
-from suite.methods import SIDE_BY_SIDE, scheduled
+from suite.methods import SIDE_BY_SIDE, schedule
 from suite.papers import design
 from suite.papers.design import Item, Plan, Spec, panels_of
 from suite.papers.names import NAMES
@@ -117,7 +117,7 @@ def training(p: SimpleNamespace, network: Network) -> Training:
     fields = METHODS[network.method].apply(p.fields, network.strength)
     if network.method == "top_gap":
         fields["network_options"] = fields.get("network_options", {}) | p.top_gap
-    return Training(**scheduled(fields, warm_up=p.warm_up), seed=network.seed)
+    return Training(**schedule(fields, warm_up=p.warm_up), seed=network.seed)
 
 
 def plan(parameters: Values) -> Plan:

@@ -15,7 +15,7 @@ from torch import Tensor
 from suite.evidence import tables
 from suite.evidence.names import name_of
 from suite.evidence.results import Results
-from suite.methods import TOP_GAP, penalty, scheduled
+from suite.methods import TOP_GAP, penalty, schedule
 from suite.networks.pretrained import PRETRAINED
 from suite.papers import design
 from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, specify
@@ -118,7 +118,7 @@ def training(p: SimpleNamespace, model: Model) -> Training:
         n_steps, share = (1, 1.25) if "fgsm" in model.variant else (p.adversarial_steps, 0.25)
         sizes = {"epsilon": p.epsilon, "step_size": share * p.epsilon, "n_steps": n_steps}
         fields = penalty("adversarial", **sizes, random_start=True)(fields, 1.0)
-    fields = scheduled(fields, warm_up=p.warm_up)
+    fields = schedule(fields, warm_up=p.warm_up)
     return Training(**fields, network="top_gap", seed=model.seed)
 
 

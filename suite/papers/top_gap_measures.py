@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reglib.top_gap import TopGAPNet
 from suite import metrics
-from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judged
+from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judge_attack
 from suite.data import ImageData
 from suite.errors import UsageError, check_call, check_name, expected
 from suite.metrics.receptive_field import Part
@@ -53,9 +53,9 @@ def robust_accuracy(
         settings["generator"] = attacked.generator(seed)
     network = attacked.folded if scale == 1 else Scaled(attacked.folded, scale)
     inputs, _ = attacked.test_images(n_images)
-    images = attacked.cached(key, lambda: ATTACKS[attack](network, inputs, **settings))
+    images = attacked.compute_once(key, lambda: ATTACKS[attack](network, inputs, **settings))
     clean, labels = subject.test_images(n_images)
-    values: Tensor = getattr(judged(subject.folded, clean, images, labels), counts)
+    values: Tensor = getattr(judge_attack(subject.folded, clean, images, labels), counts)
     return Result(values.double(), {"images": images} if keep_images else {})
 
 

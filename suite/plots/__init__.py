@@ -1,7 +1,7 @@
 """Figures of the book: one style, and a fixed colour for each method.
 
-Frames are tidy: one row for each network (or image), with the columns `profile`, `data`, `network`
-and the measured `value`. Each function returns a figure at most `WIDTH` inches wide.
+Frames are tidy: they have one row for each network (or image), with the columns `profile`, `data`,
+`network` and the measured `value`. Each function returns a figure at most `WIDTH` inches wide.
 """
 
 import itertools
@@ -33,15 +33,15 @@ COLOURS = {method.name: method.colour for method in METHODS if method.colour}
 COLOURS |= {"desktop": "#2b5c8a", "smoke": "#2b5c8a", "laptop": "#3f7f6b"}
 COLOURS |= {"workstation": "#8a4b1c", "paper": "#5d3a7d"}
 PANELS = ("data", "network", "profile")
-FEW, LONG = 6, 16  # so many different x get a tick each, slanted if longer than so many letters
-MANY = 12  # with more different x, intervals are bands
+FEW, LONG = 6, 16  # up to so many values of x get a tick each; more letters in all are slanted
+MANY = 12  # with more values of x, intervals are bands
 Frame = pd.DataFrame
 
 
 def set_style() -> None:
-    """Set the style of all figures, and in a notebook show them as SVG, pictures as PNG.
+    """Set the style of all figures; a notebook then shows them as SVG, and pictures as PNG.
 
-    Two runs give the same bytes: the SVG has no date, and its identifiers a fixed salt.
+    Two runs give the same bytes: the SVG has no date, and its identifiers have a fixed salt.
     """
     rc = {"svg.fonttype": "none", "svg.hashsalt": "reglib", "legend.frameon": False}
     rc |= {f"axes.spines.{side}": False for side in ("right", "top")}
@@ -49,24 +49,24 @@ def set_style() -> None:
     sns.set_theme("paper", "ticks", palette=CYCLE, font_scale=1.03, rc=rc)
     shell: Any = get_ipython()
     if shell is not None:
-        plt.switch_backend(plt.get_backend())  # its formatters first, then ours in their place
-        plt.uninstall_repl_displayhook()  # draws each figure once more before it is shown
+        plt.switch_backend(plt.get_backend())  # registers formatters, which ours then replace
+        plt.uninstall_repl_displayhook()  # the hook would draw each figure a second time
         for mime, form in (("image/svg+xml", "svg"), ("image/png", "png")):
             formatter = shell.display_formatter.formatters[mime]
-            formatter.for_type(Figure, partial(_rendered, form=form))
+            formatter.for_type(Figure, partial(_render, form=form))
 
 
-def _rendered(figure: Figure, form: str) -> str | bytes | None:
-    """Return a figure as SVG or PNG, or None if the other one is better for it."""
+def _render(figure: Figure, form: str) -> str | bytes | None:
+    """Return a figure as SVG or PNG, or None if the other format suits it better."""
     if any(axis.images for axis in figure.axes) != (form == "png"):
         return None
     return print_figure(figure, form, metadata={"Date": None} if form == "svg" else None)
 
 
 def palette_of(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any, str]:
-    """Give each method its colour; those without one get the colours that are left.
+    """Return a colour for each method; methods without one of their own get unused colours.
 
-    Of strengths of one method ("target 3", "target 10") the last has its colour.
+    Among several strengths of a method ("target 3", "target 10"), the last gets its colour.
     """
     present = dict.fromkeys(methods)
     order = [*(name for name in names if name in present), *(m for m in present if m not in names)]
@@ -77,8 +77,8 @@ def palette_of(methods: "pd.Series[Any]", names: Mapping[Any, str]) -> dict[Any,
     return {m: colour or next(spare) for m, colour in colours.items()}
 
 
-def not_run(reason: str = "not run at the profiles that are shown") -> Figure:
-    """Draw a figure that only says why there is no figure."""
+def draw_notice(reason: str = "not run at the profiles that are shown") -> Figure:
+    """Draw a figure that only says why nothing can be drawn."""
     figure, axis = plt.subplots(figsize=(5.7, 1.2), layout="constrained")
     axis.text(0.5, 0.5, reason, ha="center", va="center", color=GREY)
     axis.set_axis_off()
@@ -98,18 +98,18 @@ def lines(
     dots: bool = False,
     published: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Figure:
-    """Draw the mean of `value` against `x`, one line a method, with 95% intervals.
+    """Draw the mean of `value` against `x` with 95% intervals, one line for each method.
 
     Args:
-        frame: one row a network (or point of a curve): `x`, value, `hue`, `panels`.
+        frame: one row for each network (or point of a curve): `x`, value, `hue`, `panels`.
         x, x_label, y_label: column and labels.
-        hue: column of methods; lines have the order of `names`, else of the frame.
-        panels: columns; each combination of their values has a panel, and is its title.
+        hue: column of methods; lines have the order of `names`, else that of the frame.
+        panels: columns; each combination of their values has a panel, whose title it is.
         names: what the legend calls the values of `hue`.
         log: logarithmic axes: "x", "y", "xy" or "".
         dots: draw each row too.
-        published: x and value of the paper by what they are of, by the title of their panel: black
-            diamonds.
+        published: the paper's points (x, value), drawn as black diamonds; their names by the title
+            of their panel.
     """
     names = names or {}
     frame = frame[frame["value"].notna()].astype({hue: object})
@@ -130,7 +130,7 @@ def lines(
         _label(axis, panel[x], x_label, y_label, log=log)
 
     legend = {names.get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
-    return _figure(_split(frame, panels), draw, legend)
+    return _arrange(_split(frame, panels), draw, legend)
 
 
 def dots(
@@ -142,52 +142,52 @@ def dots(
     published: Mapping[str, Mapping[Any, float]] | None = None,
     share: bool = True,
 ) -> Figure:
-    """Draw means with 95% intervals, a row a method, a number beside each.
+    """Draw means with 95% intervals, one row for each method, with the number next to it.
 
     Args:
         panels: rows by the title of their panel: `method`, `seed` (or `image`) and `value`, which
-            is averaged within a seed first.
-        names: what methods are called, in their order from the top; others are not drawn.
+            is first averaged within a seed.
+        names: names of the methods to draw, in their order from the top.
         method, x_label: column and label.
-        published: numbers of the paper, drawn as black diamonds, by panel and method.
-        share: values are shares, shown in percent.
+        published: numbers of the paper by panel and method, drawn as black diamonds.
+        share: values are shares, drawn in percent.
     """
     factor, unit, digits = (100, "%", ".1f") if share else (1, "", ".2f")
     count = len(panels)
     present = {name for rows in panels.values() for name in rows[method]}
-    shown = [name for name in names if name in present]
-    if not shown:
-        return not_run()
-    size = (WIDTH, 0.3 * len(shown) + 0.85)
+    methods = [name for name in names if name in present]
+    if not methods:
+        return draw_notice()
+    size = (WIDTH, 0.3 * len(methods) + 0.85)
     figure, axes = plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained")
-    palette = palette_of(pd.Series(shown, dtype=object), names)
+    palette = palette_of(pd.Series(methods, dtype=object), names)
     for axis, (title, rows) in zip(axes.flat, panels.items()):
         printed = (published or {}).get(title, {})
-        values = [*rows.loc[rows[method].isin(shown), "value"], *map(printed.get, printed)]
+        values = [*rows.loc[rows[method].isin(methods), "value"], *map(printed.get, printed)]
         room = 0.35 * (100 if share else np.ptp(values))
-        for place, name in enumerate(shown):
+        for y, name in enumerate(methods):
             units = rows[rows[method] == name].groupby(unit_of(rows))["value"].mean() * factor
             mean = mean_interval(units) if len(units) else None
-            beside: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
+            look: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
             if mean:
                 colour, ends = palette[name], (mean.low, mean.high)
-                axis.plot(mean.estimate, place, "o", ms=6, color=colour, zorder=2)
-                axis.plot(ends, [place, place], linewidth=2, color=colour, zorder=2)
+                axis.plot(mean.estimate, y, "o", ms=6, color=colour, zorder=2)
+                axis.plot(ends, [y, y], linewidth=2, color=colour, zorder=2)
                 text = mean_text(units, digits).replace("-", "−") + unit
                 end = np.nanmax([mean.estimate, mean.high])
                 mark = printed.get(name, end) * (factor if name in printed else 1)
-                at = max(end, mark) if mark - end < room else end, place  # beyond a diamond
-                axis.annotate(text, at, (6, 0), color=colour, **beside)
+                at = max(end, mark) if mark - end < room else end, y  # beyond a diamond
+                axis.annotate(text, at, (6, 0), color=colour, **look)
             elif name not in printed:
-                axis.annotate("not run", (0, place), (6, 0), color="0.5", **beside)
+                axis.annotate("not run", (0, y), (6, 0), color="0.5", **look)
             if name in printed:
-                at = printed[name] * factor, place
+                at = printed[name] * factor, y
                 axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
                 if mean is None or (share and not -22 < mean.estimate - at[0] < 48):  # room
-                    axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **beside)
+                    axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **look)
         axis.set_title(title, loc="left", weight="bold")
-        axis.set(xlabel=x_label, ylim=(len(shown) - 0.5, -0.5))
-        axis.set_yticks(range(len(shown)), [names[name] for name in shown])
+        axis.set(xlabel=x_label, ylim=(len(methods) - 0.5, -0.5))
+        axis.set_yticks(range(len(methods)), [names[name] for name in methods])
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x", color="0.92", zorder=0)
         if share:
@@ -207,13 +207,13 @@ def medians(
     y_label: str,
     beyond: str = "",
 ) -> Figure:
-    """Draw the median of each decade of `x` with its quartiles, a line each, in panels.
+    """Draw the median and quartiles of `value` in each decade of `x`, as lines in panels.
 
     Args:
         rows: `line`, `panel`, value, `x`, `beyond`.
-        looks: colour and style by line; default: a colour each.
-        x, x_label, y_label: column and labels; its axis is logarithmic.
-        beyond: column, constant in a panel: what lies beyond is shaded.
+        looks: colour and style by line; by default each line has a colour.
+        x, x_label, y_label: column and labels; the axis is logarithmic.
+        beyond: column that is constant in a panel; larger values of `x` are shaded.
     """
     rows = rows.dropna(subset="value").assign(decade=lambda r: np.floor(np.log10(r[x])))
     present, dot = dict.fromkeys(rows["line"]), {"marker": "o", "markersize": 3}
@@ -229,17 +229,17 @@ def medians(
             axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
         if beyond and np.isfinite(start := float(panel[beyond].iloc[0])):
             axis.axvspan(start, panel[x].max(), color="0.92", zorder=0)
-            place: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "rotation": 90}
-            axis.text(start, 0.03, "cut-off", size=7.5, color=GREY, **place)
+            options: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "rotation": 90}
+            axis.text(start, 0.03, "cut-off", size=7.5, color=GREY, **options)
         axis.tick_params(labelleft=True)  # on a phone panels stand alone
         _label(axis, panel[x], x_label, y_label, log="x")
 
     lines = {line: Line2D([], [], **look) for line, look in looks.items()}
-    return _figure(_split(rows, ["panel"]), draw, lines, share={"sharex": True, "sharey": True})
+    return _arrange(_split(rows, ["panel"]), draw, lines, share={"sharex": True, "sharey": True})
 
 
 def medians_as_html(rows: Frame, *, caption: str, **options: Any) -> str:
-    """Return `medians` as pictures, see `as_html`."""
+    """Return `medians` as pictures in HTML, see `as_html`."""
     alt = f"Lines of {options['y_label']} against {options['x_label']}."
     return as_html(medians(rows, **options), alt=alt, caption=caption)
 
@@ -256,15 +256,15 @@ def scatter(
     hollow: str | None = None,
     log: str = "",
 ) -> Figure:
-    """Draw a dot an image or network: `value` against `x`, and means of bins of equally many.
+    """Draw `value` against `x`: a dot for each image or network, and means of bins of equal size.
 
     Args:
-        frame: one row an image or network: profile, data, network, value, `x`.
+        frame: one row for each image or network: profile, data, network, value, `x`.
         x, x_label, y_label: column and labels.
-        panels: columns; each combination of their values has a panel, and is its title.
-        bound: column of which a grey line shows the medians of bins.
-        n_bins: bins, at least five dots in each, whose means are drawn with 95% intervals.
-        hollow: column of dots to draw hollow and to leave out of bins and correlation.
+        panels: columns; each combination of their values has a panel, whose title it is.
+        bound: column whose medians in the bins are drawn as a grey line.
+        n_bins: number of bins of at least five dots; their means are drawn with 95% intervals.
+        hollow: column that marks dots to draw hollow, and to leave out of bins and correlation.
         log: logarithmic axes: "x", "y", "xy" or "".
 
     Returns:
@@ -291,30 +291,30 @@ def scatter(
         axis.set_title(f"{axis.get_title()}\nρ = {rho:.2f}, n = {len(panel)}".strip())
         _label(axis, panel[x], x_label, y_label, log=log)
 
-    return _figure(_split(frame, panels), draw)
+    return _arrange(_split(frame, panels), draw)
 
 
 def intervals(rows: Frame, texts: Mapping[Any, str]) -> Figure:
-    """Draw values with their intervals, a panel a title and below each other a run.
+    """Draw values with their intervals: a panel for each title, and in it a row for each run.
 
     Args:
         rows: `title`, `run`, `value`, `low` and `high`.
-        texts: what a title says more.
+        texts: by title, a text that is appended to it.
     """
     colours = dict(zip(dict.fromkeys(rows["run"]), itertools.cycle(CYCLE)))
 
     def draw(axis: Axes, panel: Frame) -> None:
-        for place, row in enumerate(panel.to_dict("records")):
+        for y, row in enumerate(panel.to_dict("records")):
             colour = colours[row["run"]]
-            axis.plot([row["low"], row["high"]], [place, place], color=colour)
-            axis.plot(row["value"], place, "o", color=colour)
+            axis.plot([row["low"], row["high"]], [y, y], color=colour)
+            axis.plot(row["value"], y, "o", color=colour)
         axis.set_title(f"{axis.get_title()}: {texts[panel['title'].iloc[0]]}", size=7.5)
         axis.set(yticks=[], ylim=(len(colours) - 0.5, -0.5))
 
     panels = _split(rows, ["title"])
     size = (WIDTH, (0.7 + 0.15 * len(colours)) * -(-len(panels) // 3) + 0.4)
     legend = {run: Line2D([], [], color=c, marker="o", linestyle="") for run, c in colours.items()}
-    return _figure(panels, draw, legend, across=3, size=size)
+    return _arrange(panels, draw, legend, across=3, size=size)
 
 
 def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
@@ -325,7 +325,7 @@ def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
     return [(", ".join(map(name_of, values)), panel) for values, panel in groups if len(panel)]
 
 
-def _figure(
+def _arrange(
     panels: Sequence[tuple[str, Frame]],
     draw: Callable[[Axes, Frame], None],
     legend: Mapping[str, Line2D] | None = None,
@@ -334,9 +334,9 @@ def _figure(
     size: tuple[float, float] | None = None,
     share: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """Draw panels with their titles, three in a row (four: two), and a legend above them."""
+    """Arrange panels with their titles, three in a row (of four: two), and a legend above them."""
     if not panels:
-        return not_run()
+        return draw_notice()
     across = across or (2 if len(panels) == 4 else min(3, len(panels)))
     rows = -(-len(panels) // across)
     size = size or (WIDTH if across > 1 else 4.6, (3.0, 2.9, 2.6)[across - 1] * rows)
@@ -356,23 +356,23 @@ def _figure(
 
 
 def _label(axis: Axes, x: "pd.Series[Any]", x_label: str, y_label: str, *, log: str) -> None:
-    """Label both axes of a panel, y in the first column only, with ticks that do not collide.
+    """Label the axes of a panel, y in the first column only, with ticks that do not collide.
 
     `log` names the axes that have a logarithmic scale: "", "x", "y" or "xy".
     """
-    place = axis.get_subplotspec()
-    first = place is None or place.is_first_col()
+    position = axis.get_subplotspec()
+    first = position is None or position.is_first_col()
     scales = {f"{side}scale": "log" for side in log}
     axis.set(xlabel=x_label, ylabel=y_label if first else "", **scales)
     ticks = x.drop_duplicates().sort_values().tolist() if "x" in log else []
     few = len(ticks) <= FEW
     if ticks and (few or ticks[-1] < 100 * ticks[0]):
-        _numbers(axis, FixedLocator(ticks) if few else LogLocator(subs=(1, 2, 5)))
+        _set_ticks(axis, FixedLocator(ticks) if few else LogLocator(subs=(1, 2, 5)))
         if few and sum(len(f"{tick:g}") for tick in ticks) > LONG:
             axis.tick_params(axis="x", rotation=45)
 
 
-def _numbers(axis: Axes, locator: Locator) -> None:
+def _set_ticks(axis: Axes, locator: Locator) -> None:
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_locator(NullLocator())
@@ -384,11 +384,11 @@ def _ends(values: "pd.Series[Any]") -> tuple[float, float]:
 
 
 def ratios(frame: Frame, titles: Mapping[str, tuple[str, str]]) -> Figure:
-    """Draw ratios of times as dots with their quartiles, one panel a benchmark, one row a method.
+    """Draw ratios of times with their quartiles: a panel for each benchmark, a row a method.
 
     Args:
-        frame: one row a ratio: panel, method, network, ratio, low, high.
-        titles: of the panels that are drawn, in order, with the label of the axis.
+        frame: one row for each ratio: panel, method, network, ratio, low, high.
+        titles: for each panel to draw, in order, its title and the label of its axis.
     """
     parts = {name: frame[frame["panel"] == name] for name in titles}
     panels = [("", part) for part in parts.values() if len(part)]
@@ -401,26 +401,26 @@ def ratios(frame: Frame, titles: Mapping[str, tuple[str, str]]) -> Figure:
         networks = dict(zip(dict.fromkeys(panel["network"]), CYCLE))
         for n, (network, colour) in enumerate(networks.items()):
             rows = panel[panel["network"] == network]
-            apart = (n - (len(networks) - 1) / 2) * 0.7 / max(3, len(networks))
+            offset = (n - (len(networks) - 1) / 2) * 0.7 / max(3, len(networks))
             look: dict[str, Any] = {"fmt": "o", "ms": 4, "color": colour, "label": network}
             look["xerr"] = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
-            axis.errorbar(rows["ratio"], rows["method"].map(methods.index) + apart, **look)
+            axis.errorbar(rows["ratio"], rows["method"].map(methods.index) + offset, **look)
         axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
         axis.set(title=title, xlabel=x_label, xscale="log")
         axis.set_yticks(range(len(methods)), methods)
-        _numbers(axis, FixedLocator([1, 2, 3, 5, 10, 20, 50, 100, 200]))
+        _set_ticks(axis, FixedLocator([1, 2, 3, 5, 10, 20, 50, 100, 200]))
         axis.invert_yaxis()
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
     size = (WIDTH, 0.24 * sum(heights) + 0.4)
-    return _figure(panels, draw, across=1, size=size, share={"height_ratios": heights})
+    return _arrange(panels, draw, across=1, size=size, share={"height_ratios": heights})
 
 
-def kept_against_here(frame: Frame, kinds: Sequence[str]) -> Figure:
-    """Draw values of this machine against kept ones, one panel a chapter.
+def compare_with_kept(frame: Frame, kinds: Sequence[str]) -> Figure:
+    """Draw the values of this machine against the kept ones, one panel for each chapter.
 
     Args:
-        frame: one row a value: panel, kept, here, agreement.
+        frame: one row for each value: panel, kept, here, agreement.
         kinds: values of `agreement`, the best first.
     """
     palette = dict(zip(kinds, (SKY, BLUE, ORANGE, GREY, BLACK), strict=True))
@@ -438,7 +438,7 @@ def kept_against_here(frame: Frame, kinds: Sequence[str]) -> Figure:
 
     frame = frame[frame[["kept", "here"]].notna().all(axis=1)]
     legend = {k: Line2D([], [], color=c, marker="o", linestyle="") for k, c in palette.items()}
-    return _figure(_split(frame, ["panel"]), draw, legend)
+    return _arrange(_split(frame, ["panel"]), draw, legend)
 
 
 def _few_powers(values: "pd.Series[float]", smallest: float) -> list[float]:
@@ -454,14 +454,14 @@ def matrix(values: Frame, numbers: Frame, sure: Frame, *, label: str, limit: flo
     """Draw a table as coloured cells: blue above zero, red below.
 
     Args:
-        values: that the colours stand for; one that is not a number has no cell.
+        values: numbers that become colours; NaN has no cell.
         numbers: text in the cells.
-        sure: cells that are not sure are pale.
-        label: of the colours.
+        sure: whether a cell is certain; others are pale.
+        label: label of the colour bar.
         limit: the value of the darkest colour.
     """
     if values.empty:
-        return not_run()
+        return draw_notice()
     certain, levels = sure.to_numpy(bool), values.to_numpy(float)
     figure, axis = plt.subplots(figsize=(WIDTH, 1.0 + 0.3 * len(values)), layout="constrained")
     look: dict[str, Any] = {"vmin": -limit, "vmax": limit, "cmap": "RdBu", "linewidths": 0.5}
@@ -481,34 +481,34 @@ def matrix(values: Frame, numbers: Frame, sure: Frame, *, label: str, limit: flo
 
 
 def gain_and_cost(
-    rows: Frame, *, gain_label: str, cost_label: str, own: Collection[str] = ()
+    rows: Frame, *, gain_label: str, cost_label: str, highlighted: Collection[str] = ()
 ) -> Figure:
-    """Draw what methods gain against what they cost, a named point with both intervals a method.
+    """Draw the gain of methods against their cost, a named point with intervals for each.
 
     Args:
         rows: `method`, and `gain` and `cost` with their ends `..._low` and `..._high`.
-        gain_label, cost_label: of the two axes.
-        own: methods that are blue; the others are grey.
+        gain_label, cost_label: labels of the two axes.
+        highlighted: methods to draw in blue; the others are grey.
     """
 
     def draw(axis: Axes, rows: Frame) -> None:
-        # One network of each has no interval.
+        # A single network has no interval.
         ends = "gain_low gain_high cost_low cost_high".split()
         rows = rows.assign(**{end: rows[end].fillna(rows[end[:4]]) for end in ends})
-        apart = 0.045 * (rows["gain_high"].max() - rows["gain_low"].min())
+        spacing = 0.045 * (rows["gain_high"].max() - rows["gain_low"].min())
         left = rows["cost"] < rows["cost"].median()
         low, high = rows["cost_low"].min(), rows["cost_high"].max()
         for side, edge, part in (("right", low, rows[left]), ("left", high, rows[~left])):
             at = np.inf
             for row in part.sort_values("gain", ascending=False).to_dict("records"):
-                colour = BLUE if row["method"] in own else GREY
+                colour = BLUE if row["method"] in highlighted else GREY
                 gain, cost = (
                     [[row[name] - row[f"{name}_low"]], [row[f"{name}_high"] - row[name]]]
                     for name in ("gain", "cost")
                 )
                 look: dict[str, Any] = {"color": colour, "elinewidth": 0.5, "fmt": "o"}
                 axis.errorbar(row["cost"], row["gain"], gain, cost, **look)
-                at = min(at - apart, row["gain"] + apart)  # of the name, below the one before
+                at = min(at - spacing, row["gain"] + spacing)  # the name, below the one before
                 axis.plot([row["cost"], edge], [row["gain"], at], color=colour, linewidth=0.5)
                 axis.text(edge, at, f" {row['method']} ", color=colour, va="center", ha=side)
         for line in (axis.axvline, axis.axhline):
@@ -516,4 +516,4 @@ def gain_and_cost(
         room = 0.32 * (high - low) or 1.0  # for the names
         axis.set(xlabel=cost_label, ylabel=gain_label, xlim=(low - room, high + room))
 
-    return _figure(_split(rows, ()), draw, size=(WIDTH, 4.4))
+    return _arrange(_split(rows, ()), draw, size=(WIDTH, 4.4))

@@ -1,4 +1,4 @@
-"""Photographs and maps in rows, and figures as the files and HTML of a page."""
+"""Photographs and maps in rows, and figures as files and as the HTML of a page."""
 
 import textwrap
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ def pictures(
     """Draw photographs (3, H, W) and maps (H, W) in rows.
 
     Args:
-        rows: uint8 photographs, uint8 maps (black is zero), and maps of real numbers: with `scale`
-            by one colour bar, otherwise each scaled to its largest absolute value (red positive,
-            blue negative, white zero). None for a picture that is not available.
-        titles, labels: of the columns and the rows.
-        notes: text below each picture, rows as in `rows`.
+        rows: uint8 photographs, uint8 maps (black is zero), and maps of real numbers. With `scale`
+            the latter share a colour bar; otherwise each is scaled to its largest absolute value
+            (red positive, blue negative, white zero). None for a picture that is not available.
+        titles, labels: titles of the columns, and labels of the rows.
+        notes: text below each picture, in rows as in `rows`.
         scale: values at the ends of the colour bar of maps of real numbers.
-        scale_label: label of that bar.
-        side: of a picture, in inches; less where there are many.
+        scale_label: label of the colour bar.
+        side: side of a picture, in inches; smaller where a row has many.
     """
     n = max(map(len, rows))
     side = min(side, (WIDTH - 0.8) / n)
@@ -54,11 +54,11 @@ def pictures(
         else:
             _show(axis, picture, scale)
         if r < len(notes) and c < len(notes[r]):
-            axis.set_xlabel(_wrapped(notes[r][c], side))
+            axis.set_xlabel(_wrap(notes[r][c], side))
     for axis, title in zip(axes[0], titles):
-        axis.set_title(_wrapped(title, side))
+        axis.set_title(_wrap(title, side))
     for axis, label in zip(axes[:, 0], labels):
-        axis.set_ylabel(_wrapped(label, side))
+        axis.set_ylabel(_wrap(label, side))
     scaled = [i for axis in axes.flat for i in axis.images if scale and i.get_clim() == scale]
     if scaled:
         figure.colorbar(scaled[0], ax=axes, label=scale_label, aspect=30)
@@ -66,7 +66,7 @@ def pictures(
 
 
 def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) -> None:
-    # Each pixel is a square, unless the picture has more of them than there is room for.
+    # Draw each pixel as a square, unless the picture has more pixels than the page has room for.
     interpolation: Any = "nearest" if max(picture.shape) <= 100 else "auto"
     if picture.ndim == 3:
         axis.imshow(picture.transpose(1, 2, 0), interpolation=interpolation)
@@ -81,7 +81,7 @@ def _show(axis: Axes, picture: NDArray[Any], scale: tuple[float, float] | None) 
     axis.imshow(picture, cmap=colours, vmin=low, vmax=high, interpolation=interpolation)
 
 
-def _wrapped(text: str, inches: float) -> str:
+def _wrap(text: str, inches: float) -> str:
     return "\n".join(textwrap.fill(line, int(15 * inches)) for line in text.splitlines())
 
 
@@ -93,7 +93,7 @@ def as_bytes(figure: Figure, form: str = "png", **options: Any) -> bytes:
 
 
 def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
-    """Return figures as pictures, one a panel, which a narrow screen puts below each other."""
+    """Return figures as pictures, one for each panel; a narrow screen stacks them."""
     files = [file for figure in figures for file in _parts(figure)]
     legends = [data for part, data in files if isinstance(part, Legend)]
     panels = [data for part, data in files if not isinstance(part, Legend)]
@@ -103,12 +103,12 @@ def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
 
 def _parts(figure: Figure) -> list[tuple[Artist, bytes]]:
     figure.draw_without_rendering()
-    figure.set_layout_engine(None)  # as it is now, whatever part is saved
+    figure.set_layout_engine(None)  # keep the layout, whatever part is saved
     parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
     inches, files = figure.dpi_scale_trans.inverted(), []
     for part, box in parts:
-        for other, _ in parts:
-            other.set_visible(other is part)
+        for artist, _ in parts:
+            artist.set_visible(artist is part)
         if box is not None:  # an axis that is on
             panel = box.padded(3).transformed(inches)
             files.append((part, as_bytes(figure, "svg", bbox_inches=panel)))
@@ -123,7 +123,7 @@ def columns_as_html(
     alt: str,
     caption: str = "",
 ) -> str:
-    """Return the columns of a `pictures` as pictures: four side by side, two on a phone."""
+    """Return the columns of `pictures` as pictures: four side by side, two on a phone."""
     columns = zip(zip(*rows, strict=True), titles, zip(*notes, strict=True), strict=True)
     files = []
     for part, title, under in columns:

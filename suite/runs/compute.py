@@ -19,7 +19,7 @@ from suite.runs.execute import Failure, Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
 from suite.store import Kept, Layers, Record, Store, kept_layer
 from suite.training import loop
-from suite.training.evaluated import checked_test_split, images_needed
+from suite.training.evaluated import images_needed, select_test_split
 from suite.training.folds import data_of
 from suite.units import Measurement, Network, Pretrained, Unit, training_of
 
@@ -143,7 +143,7 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             own = data_of(unit.training)
             shown = load_data(name) if "data" in unit.settings else own
             labelled = unit.metric not in measure.WITHOUT_LABELS
-            checked_test_split(own, shown, name, images_needed(**unit.settings), labelled=labelled)
+            select_test_split(own, shown, name, images_needed(**unit.settings), labelled=labelled)
             if not labelled:
                 check_other_images(own, shown, unit.training.data, name)
             measured[_kind(unit.training)].add(unit.metric)

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimizer state, losses."""
+"""Checkpoints: weights, state of the optimizer, losses."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ State = dict[str, Tensor]
 
 
 def state_of(network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> State:
-    """Return what `restore` needs, as tensors by name."""
+    """Return the state that `restore` needs, as tensors by name."""
     state = {f"network.{name}": value for name, value in network.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
@@ -40,7 +40,7 @@ def restore(state: State, network: nn.Module, optimizer: torch.optim.Optimizer) 
     network.load_state_dict(weights)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})
-    # Files do not keep layouts, and fused optimizers pair a weight with its moments by address.
+    # Files do not keep layouts; fused optimizers pair a weight with its moments by memory offset.
     for parameter, moments in optimizer.state.items():
         for name, value in moments.items():
             if value.shape == parameter.shape:

@@ -1,4 +1,4 @@
-"""A network to be measured, with the images that it is shown."""
+"""A network to measure, with the images that it is shown."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,8 @@ from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
 
-# At most so many images, and so many pixels, at a time: activations of large images in one batch
-# outgrow the cache, and glibc hands such buffers back to the kernel after each layer.
+# At most so many images, and so many pixels, at a time. Activations of a batch of large images
+# outgrow the cache, and glibc returns such buffers to the kernel after each layer.
 BATCH_SIZE, BATCH_PIXELS = 500, 2**19
 Count = int | None  # how many; None for all
 
@@ -29,32 +29,32 @@ class Result:
 
 
 def images_needed(n_images: Count = None, first: int = 0, step: int = 1, **_: object) -> Count:
-    """Return how many test images there must be to show some; None if any number will do."""
+    """Return the number of test images that a selection needs; None if any number will do."""
     return None if n_images is None else first + (n_images - 1) * step + 1
 
 
-def checked_test_split(
-    own: ImageData, shown: ImageData, name: str, count: Count, *, labelled: bool = True
+def select_test_split(
+    trained: ImageData, data: ImageData, name: str, count: Count, *, labelled: bool = True
 ) -> Split:
-    """Return the test split of `shown`, if a network trained on `own` can take `count` of it.
+    """Return the test split of `data`, for a network that was trained on `trained`.
 
     Raises:
-        UsageError: fewer images than asked for, images of another shape, or, if the labels are
-            needed (`labelled`), more classes.
+        UsageError: fewer than `count` images, images of another shape, or more classes where labels
+            are needed (`labelled`).
     """
     where = f"data set {name!r}"
-    if count is not None and count > len(shown.test.images):
-        most = f"at most {len(shown.test.images)} for the test split of {name!r}"
+    if count is not None and count > len(data.test.images):
+        most = f"at most {len(data.test.images)} for the test split of {name!r}"
         raise expected("n_images", most, count)
-    if shown.shape != own.shape:
-        raise expected(where, f"images of shape {own.shape} as in training", shown.shape)
-    if labelled and len(shown.classes) > len(own.classes):
-        most = f"at most the {len(own.classes)} classes of the network"
-        raise expected(where, most, len(shown.classes))
-    return shown.test
+    if data.shape != trained.shape:
+        raise expected(where, f"images of shape {trained.shape} as in training", data.shape)
+    if labelled and len(data.classes) > len(trained.classes):
+        most = f"at most the {len(trained.classes)} classes of the network"
+        raise expected(where, most, len(data.classes))
+    return data.test
 
 
-def _no_related(unit: Network) -> "EvaluatedModel":
+def _refuse_related(unit: Network) -> "EvaluatedModel":
     raise RunFailed(f"{unit.network}: the evaluated model was made without a way to load others")
 
 
@@ -62,13 +62,14 @@ class EvaluatedModel:
     """A trained network in evaluation mode, with the images of its data set.
 
     Args:
-        network: in evaluation mode; `folded` is a copy, faster because its batch normalisation is
+        network: network in evaluation mode; `folded` is a faster copy whose batch normalisation is
             folded.
-        unit: what the network is.
-        data: the images of the unit.
+        unit: unit of the network.
+        data: images of the unit.
 
     Attributes:
-        related: loads the network of another unit, for metrics that compare two; set by who can.
+        related: loads the network of another unit, for metrics that compare two networks; the
+            caller sets it.
     """
 
     def __init__(self, network: nn.Module, unit: Network, data: ImageData) -> None:
@@ -76,14 +77,14 @@ class EvaluatedModel:
         self.folded = folded_copy(network)
         self.unit = unit
         self.data = data
-        self.related: Callable[[Network], EvaluatedModel] = _no_related
+        self.related: Callable[[Network], EvaluatedModel] = _refuse_related
         self.device = next(network.parameters()).device
         self._cache: dict[Hashable, Tensor] = {}
 
     def test_images(
         self, count: Count, data: str | None = None, **which: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return test images as the network takes them, (B, C, H, W), and labels.
+        """Return test images in the network's range of pixels, (B, C, H, W), and labels.
 
         Arguments and errors are those of `test_uint8`.
         """
@@ -101,25 +102,25 @@ class EvaluatedModel:
     ) -> tuple[Tensor, Tensor]:
         """Return `count` uint8 test images, (B, C, H, W), and labels.
 
-        They are those at `first`, `first` + `step`, and so on.
+        Their positions are `first`, `first` + `step`, and so on.
 
         Raises:
-            UsageError: see `checked_test_split`.
+            UsageError: see `select_test_split`.
         """
         last = images_needed(count, first, step)
-        shown = load_data(data) if data else self.data
+        selected = load_data(data) if data else self.data
         name = data or self.unit.data
-        test = checked_test_split(self.data, shown, name, last, labelled=labelled)
+        test = select_test_split(self.data, selected, name, last, labelled=labelled)
         positions = slice(first, last, step)
         return test.images[positions].to(self.device), test.labels[positions].to(self.device)
 
     @property
     def pixel_range(self) -> tuple[float, float]:
-        """Values that black and white get; a pretrained network normalises pixels itself."""
+        """The values of black and white; a pretrained network normalises pixels itself."""
         return (0.0, 1.0) if isinstance(self.unit, Pretrained) else self.unit.pixel_range
 
     def as_inputs(self, pixels: Tensor) -> Tensor:
-        """Return uint8 images as the network takes them."""
+        """Convert uint8 images to the range and layout that the network takes."""
         if isinstance(self.unit, Pretrained):
             images = network_inputs(self.unit.network, pixels)
         else:
@@ -138,15 +139,15 @@ class EvaluatedModel:
     def batches(
         self, n_images: int, first: int = 0, step: int = 1, *, size: int = 4
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Go through test images and labels, a few at a time; see `test_images`."""
+        """Return batches of test images and labels, of `size` images; see `test_images`."""
         images, labels = self.test_images(n_images, first=first, step=step)
         return zip(images.split(size), labels.split(size), strict=True)
 
     @torch.no_grad()
     def logits(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
-        """Return the logits of images, (B, classes), which may be uint8 images.
+        """Return the logits, (B, classes), of images in the network's range, or in uint8.
 
-        So many at a time as `batch_size` says; by default as many as go fast.
+        The default of `batch_size` is a fast one.
         """
         fast = max(1, min(BATCH_SIZE, BATCH_PIXELS // images.shape[2:].numel()))
         pixels = images.dtype == torch.uint8
@@ -156,14 +157,14 @@ class EvaluatedModel:
     def test_logits(self, count: Count, data: str | None = None) -> Tensor:
         """Return the logits of test images, (B, classes), computed once; see `test_uint8`."""
         key = ("test logits", count, data)
-        return self.cached(key, lambda: self.logits(self.test_uint8(count, data)[0]))
+        return self.compute_once(key, lambda: self.logits(self.test_uint8(count, data)[0]))
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the classes of highest logit, (B,); see `logits`."""
+        """Return the classes with the highest logits, (B,); see `logits`."""
         return self.logits(images).argmax(1)
 
-    def cached(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-        """Return what `compute` gives, computed once for a key: for what several metrics need."""
+    def compute_once(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """Return the result of `compute`, cached under a key, for several metrics to share."""
         if key not in self._cache:
             self._cache[key] = compute()
         return self._cache[key]

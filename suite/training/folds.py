@@ -1,4 +1,4 @@
-"""Stratified cross-validation: the images that a unit trains on, and those that it is tested on."""
+"""Stratified cross-validation: the images that a unit trains on, and those that it tests on."""
 
 import dataclasses
 import functools
@@ -13,32 +13,32 @@ SHUFFLE = 0  # the seed of the folds, which are the same for all trainings
 
 
 def data_of(unit: Network) -> ImageData:
-    """Return the images of a unit: its data set or, of a training on folds, its part of that.
+    """Return the images of a unit: its data set or, for a training on folds, its part of the set.
 
     Raises:
-        DataMissing, UsageError: see `suite.data.load_data` and `fold_of`.
+        DataMissing, UsageError: see `suite.data.load_data` and `hold_out`.
     """
     data = load_data(unit.data)
     if not isinstance(unit, Training) or unit.folds is None:
         return data
     try:
-        return fold_of(data, unit.folds, unit.fold)
+        return hold_out(data, unit.folds, unit.fold)
     except UsageError as error:
         raise UsageError(f"data set {unit.data!r}: {error}") from error
 
 
 @functools.lru_cache(maxsize=2)
-def fold_of(data: ImageData, folds: int, fold: int) -> ImageData:
-    """Split the training images into folds of equal shares of each class, and hold one out.
+def hold_out(data: ImageData, folds: int, fold: int) -> ImageData:
+    """Split the training images into folds with equal shares of each class, and hold one out.
 
     Args:
         data: a data set; its test images are not used.
-        folds: how many.
-        fold: the one to be held out, from 0.
+        folds: number of folds.
+        fold: the fold to hold out, from 0.
 
     Returns:
-        The data set with the images of all other folds to train and those of `fold` to test, each
-        in the order that they have in the training split.
+        The data set with the images of `fold` for testing and all others for training, each in the
+        order of the training split.
 
     Raises:
         UsageError: fewer images of a class than folds.

@@ -22,11 +22,11 @@ from suite.training.checkpoints import State
 from suite.training.penalties import PenaltyInputs, Term
 from suite.units import Training
 
-# Images of at most so many bytes are kept on the device; of more, each batch is brought there.
+# Images of at most so many bytes stay on the device; otherwise each batch is moved there.
 RESIDENT_BYTES = 2**32
-# What training takes by the kind of device: the faster of the two (`benchmarks/results`). On CUDA
-# that is stock: a step with a ResNet-18 took 3.7 plain ones so and 4.5 the fast way, on an H200.
-# A step of stock autograd that is captured in a CUDA graph was not measured yet.
+# The faster way for each type of device (`benchmarks/results`). On CUDA that is stock autograd: on
+# an H200 a penalised step of a ResNet-18 took as long as 3.7 plain steps, against 4.5 the fast way.
+# Stock autograd captured in a CUDA graph was not measured yet.
 DEFAULT = {"cpu": "fast", "cuda": "stock"}
 WAYS = ("fast", "stock", "captured")
 
@@ -34,7 +34,7 @@ WAYS = ("fast", "stock", "captured")
 class Trained(NamedTuple):
     """A network in evaluation mode, and its mean training loss in each epoch.
 
-    `diverged` says that the loss or a weight is not finite, which ended the training.
+    `diverged` says that the loss, which ends the training, or a weight is not finite.
     """
 
     network: nn.Module
@@ -53,20 +53,19 @@ def train(
 ) -> Trained:
     """Train a network.
 
-    Each epoch draws its random numbers from a seed of its own, so a training that goes on from the
-    end of any epoch gives the same numbers as one that was never interrupted. The caller's random
-    state is left as it was.
+    Each epoch has a seed, so a training that resumes at the end of an epoch gives the same numbers
+    as an uninterrupted one. The caller's random state stays unchanged.
 
     Args:
-        unit: what to train.
+        unit: the training.
         data: the data set that the unit names.
-        device: where to train.
+        device: device to train on.
         double_backward: "fast" (see `reglib.double_backward`) or "stock" autograd for penalties, or
             "captured", stock autograd in a CUDA graph (see `reglib.captured`); default: the faster
-            one of the device. Gradients differ by rounding, which a training amplifies as it does
-            with another number of threads: neither is part of a unit.
+            way on the device. Their gradients differ by rounding, which a training amplifies, as
+            with another number of threads. Neither is part of a unit.
         resume: state from an earlier call of `on_epoch`.
-        on_epoch: called after each epoch with a function that gives the state to save.
+        on_epoch: called after each epoch with a function that returns the state to save.
 
     Returns:
         The network and its losses.
@@ -91,11 +90,10 @@ def train(
 
 
 def check(unit: Training) -> None:
-    """Check the names in a unit before any time is spent.
+    """Check the names in a unit before anything is computed.
 
     Raises:
-        UsageError: unknown network, optimizer, penalty or setting of one of these, or a setting
-            that is missing.
+        UsageError: an unknown network, optimizer or penalty, or an unknown or missing setting.
     """
     if unit.network not in NETWORKS:
         raise unknown("network", unit.network, NETWORKS)
@@ -104,10 +102,10 @@ def check(unit: Training) -> None:
 
 
 def initial_network(unit: Training, data: ImageData) -> nn.Module:
-    """Build the network of a unit as it is before training.
+    """Build the untrained network of a unit.
 
     Raises:
-        UsageError: the network does not take the images of the data, or these cannot be changed as
+        UsageError: the network cannot take the images of the data, or these cannot be augmented as
             the unit asks.
     """
     augmentation.check_size(unit, data.shape[1:])
@@ -119,10 +117,10 @@ def initial_network(unit: Training, data: ImageData) -> nn.Module:
 def memory_format(
     network: nn.Module, device: torch.device, *, stock_penalties: bool = False
 ) -> torch.memory_format:
-    """Choose the layout that is faster: channels-last on the CPU.
+    """Choose the faster layout: channels-last on the CPU, with two exceptions.
 
-    The double backward pass of stock batch normalisation is slow in that layout, and oneDNN gets
-    some weight gradients wrong there.
+    In channels-last, the double backward pass of stock batch normalisation is slow, and oneDNN
+    computes some weight gradients wrongly.
     """
     batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
     bad = any(is_unsafe(m.weight, m.stride) for m in network.modules() if isinstance(m, nn.Conv2d))
@@ -131,10 +129,10 @@ def memory_format(
 
 
 class _Fit:
-    """A training under way. The model of `context` is the network, or a fast view of it.
+    """A training in progress. The model of `context` is the network, or a fast view of it.
 
-    `groups` (N,) are those of the images, and `weights` (groups,) those of Group DRO, which change
-    in place.
+    `groups` (N,) are the groups of the images, and `weights` (groups,) the weights of Group DRO,
+    which change in place.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class _Fit:
             fast = evaluation_mode(network)
         elif way == "fast" and self.terms:
             fast = fast_double_backward(network)
-        # What a step goes through where no penalty looks.
+        # The model of steps without a penalty on the forward pass.
         self.plain = fast if unit.fixed_statistics else network
         self.context = penalties.TrainingContext(
             fast, lambda: (part.to(device) for part in self.images.split(500))
@@ -175,7 +173,7 @@ class _Fit:
             self._set_groups(data, resume)
 
     def _set_groups(self, data: ImageData, resume: State | None) -> None:
-        """Take the groups of the images, and their weights: equal, or those of a checkpoint."""
+        """Set the groups of the images, and their weights: equal, or those of a checkpoint."""
         groups = data.train.groups
         if groups is None:
             need = "groups of images, which group_dro and balance_groups need"
@@ -189,12 +187,12 @@ class _Fit:
             self.weights.copy_(resume["group_weights"])
 
     def state(self) -> State:
-        """Return what the training can go on from."""
+        """Return the state from which the training can resume."""
         state = checkpoints.state_of(self.network, self.optimizer, self.losses)
         return state | {"group_weights": self.weights} if len(self.weights) else state
 
     def epoch(self) -> float:
-        """Go through the images once; return the mean loss, penalties included."""
+        """Train on all images once; return the mean loss, penalties included."""
         unit, device, epoch = self.unit, self.labels.device, len(self.losses)
         seed = _seed(f"{unit.seed}/{epoch}")
         torch.manual_seed(seed)
@@ -208,8 +206,8 @@ class _Fit:
                 self.optimizer, unit, steps=number - 1, steps_per_epoch=len(batches)
             )
             pixels = self.images[index.to(self.images.device)].to(device)
-            images = to_float(augmentation.augmented(unit, pixels, changes), unit.pixel_range)
-            images = augmentation.with_noise(images, unit.input_noise, generator=changes)
+            images = to_float(augmentation.augment(unit, pixels, changes), unit.pixel_range)
+            images = augmentation.add_noise(images, unit.input_noise, generator=changes)
             images = images.contiguous(memory_format=self.layout)
             acting = [(t, t.strength_in(number)) for t in self.terms if number % t.every == 0]
             loss = self._step_of(acting)(images, self.labels[index], index)
@@ -217,7 +215,7 @@ class _Fit:
         return float(total) / len(self.images)
 
     def _step_of(self, acting: list[tuple[Term, float]]) -> Callable[..., Tensor]:
-        """Return the step with some penalties and their strengths; a graph holds both."""
+        """Return the step for some penalties and strengths, which are constants of a CUDA graph."""
         step = functools.partial(self._step, acting)
         key = tuple((term.name, strength) for term, strength in acting)
         if not self.captures or "cure" in dict(key):  # the radius of CURE follows the epoch
@@ -232,12 +230,12 @@ class _Fit:
         """Take one step of the optimizer; return the loss, penalties included."""
         half = self.unit.precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
-            given = self._forward({term.name for term, _ in acting}, images, labels)
-            loss = self._cross_entropy(given, index)
+            batch = self._forward({term.name for term, _ in acting}, images, labels)
+            loss = self._cross_entropy(batch, index)
             for term, strength in acting:
-                loss = loss + strength * term.penalty(given).mean()
+                loss = loss + strength * term.penalty(batch).mean()
         self.optimizer.zero_grad()
-        # Naming the parameters spares a gradient by the images that nobody needs.
+        # Naming the parameters avoids an unused gradient with respect to the images.
         torch.autograd.backward(loss, inputs=self.parameters)
         if self.unit.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.unit.clip)
@@ -245,7 +243,7 @@ class _Fit:
         return loss
 
     def _order(self, seed: int) -> Tensor:
-        """Draw the order of the images in an epoch; where groups are balanced, with repeats."""
+        """Draw the order of the images in an epoch, with repeats where groups are balanced."""
         generator = torch.Generator().manual_seed(seed)
         if not self.unit.balance_groups:
             return torch.randperm(len(self.images), generator=generator)
@@ -253,10 +251,10 @@ class _Fit:
         return chances.multinomial(len(self.images), replacement=True, generator=generator)
 
     def _forward(self, names: set[str], images: Tensor, labels: Tensor) -> PenaltyInputs:
-        looked_at = bool(names - penalties.NEEDS_OWN_FORWARD)
+        penalised = bool(names - penalties.NEEDS_OWN_FORWARD)
         return penalties.forward(
-            self.context.model if looked_at else self.plain,  # the faster one of the two
-            images.requires_grad_(looked_at),
+            self.context.model if penalised else self.plain,  # the faster of the two
+            images.requires_grad_(penalised),
             labels,
             self.generator,
             pixel_range=self.unit.pixel_range,
@@ -266,12 +264,12 @@ class _Fit:
             with_activations="activation_l1" in names,
         )
 
-    def _cross_entropy(self, given: PenaltyInputs, index: Tensor) -> Tensor:
-        """Return the mean over a batch, or what Group DRO makes of it, which moves the weights."""
+    def _cross_entropy(self, batch: PenaltyInputs, index: Tensor) -> Tensor:
+        """Return the mean over a batch, or the loss of Group DRO, which updates its weights."""
         smoothing, step_size = self.unit.label_smoothing, self.unit.group_dro
         reduction = "mean" if step_size is None else "none"
         losses = F.cross_entropy(
-            given.logits, given.labels, reduction=reduction, label_smoothing=smoothing
+            batch.logits, batch.labels, reduction=reduction, label_smoothing=smoothing
         )
         if step_size is None:
             return losses

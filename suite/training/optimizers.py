@@ -14,13 +14,13 @@ from suite.units import SWITCH, Training, require, rule
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "sgd": SGD}
 NO_SWITCH = rule("a number", lambda value: not isinstance(value, bool))
-# Arguments of PyTorch's optimizers that are no settings of a unit.
+# Arguments of PyTorch's optimizers that are not settings of a unit.
 GIVEN = """params lr fused foreach maximize differentiable amsgrad capturable
 decoupled_weight_decay""".split()
 
 
 def check_optimizer(unit: Training) -> None:
-    """Check the optimizer of a unit and its settings before any time is spent.
+    """Check the optimizer of a unit and its settings before anything is computed.
 
     Raises:
         UsageError: see `build_optimizer`.
@@ -31,11 +31,10 @@ def check_optimizer(unit: Training) -> None:
 def build_optimizer(unit: Training, network: nn.Module) -> Optimizer:
     """Return the optimizer of a unit for the parameters of a network.
 
-    The setting "decay_all" says whether biases and the weights of normalisations decay like all
-    others.
+    With the setting "decay_all" false, biases and the weights of normalisations do not decay.
 
     Raises:
-        UsageError: an unknown optimizer or setting, or a value that it does not take.
+        UsageError: an unknown optimizer or setting, or an invalid value.
     """
     name, options = unit.optimizer, dict(unit.optimizer_options)
     check_call("optimizer", name, OPTIMIZERS, options, given=GIVEN, also=("decay_all",))
@@ -45,7 +44,7 @@ def build_optimizer(unit: Training, network: nn.Module) -> Optimizer:
         require(f"optimizer {name!r}: {setting}", value, SWITCH if switch else NO_SWITCH)
     parameters: Any = list(network.parameters())
     if not options.pop("decay_all", True):
-        # Of one dimension are biases, and the scales and shifts of normalisations.
+        # Biases, and the scales and shifts of normalisations, have one dimension.
         parameters = [
             {"params": [p for p in parameters if p.ndim > 1]},
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
@@ -63,8 +62,8 @@ def set_learning_rate(
 
     .. math:: \eta_s = \tfrac12 \eta_0 \left( 1 + \cos \frac{\pi s}{E S} \right)
 
-    with `S` steps an epoch and `E = unit.cosine_epochs`. Without that it is the initial one,
-    divided by ten after each of `unit.decay_epochs`.
+    with `S` steps in an epoch and `E = unit.cosine_epochs`. Without `cosine_epochs` it is the
+    initial rate, divided by ten after each of `unit.decay_epochs`.
 
     Source: :cite:t:`loshchilov2017`, without restarts, after every step.
     """
@@ -75,5 +74,5 @@ def set_learning_rate(
         share = steps / (unit.cosine_epochs * steps_per_epoch)
         rate = unit.learning_rate * (1 + math.cos(math.pi * share)) / 2
     for group in optimizer.param_groups:
-        now = group["lr"]  # a tensor is one that a graph reads
-        group["lr"] = now.fill_(rate) if isinstance(now, torch.Tensor) else rate
+        present = group["lr"]  # a CUDA graph reads it where it is a tensor
+        group["lr"] = present.fill_(rate) if isinstance(present, torch.Tensor) else rate

@@ -1,6 +1,7 @@
-"""Penalties by name, and what they may look at in one step of a training.
+"""Penalties by name, and their inputs in one step of a training.
 
-What a penalty takes by keyword besides fields of `PenaltyInputs` are its settings in a `Training`.
+The keyword arguments of a penalty, besides fields of `PenaltyInputs`, are its settings in a
+`Training`.
 """
 
 import inspect
@@ -24,11 +25,11 @@ from suite.units import COUNT, NATURAL, require
 
 
 class TrainingContext:
-    """What stays the same in all steps of a training, computed when it is first asked for.
+    """Quantities that all steps of a training share, computed at their first use.
 
     Args:
         model: the network, or a view of it by `fast_double_backward`.
-        images: gives the training images without augmentation, batch by batch, as floats or uint8.
+        images: returns the training images without augmentation, in batches of floats or uint8.
     """
 
     def __init__(self, model: nn.Module, images: Callable[[], Iterable[Tensor]] = tuple) -> None:
@@ -38,9 +39,9 @@ class TrainingContext:
 
     @cached_property
     def evaluated(self) -> Callable[[Tensor], Tensor]:
-        """The network in evaluation mode, whatever its mode; of its state nothing changes.
+        """The network in evaluation mode; its own mode and state do not change.
 
-        A view of the network gets batch normalisation folded; any other takes stock autograd.
+        A view of the network gets folded batch normalisation; other networks use stock autograd.
         """
         model = self.model
         with in_evaluation_mode(model):
@@ -51,15 +52,14 @@ class TrainingContext:
 
 
 class PenaltyInputs(NamedTuple):
-    """What a penalty may look at in one step of a training: see `forward`.
+    """The inputs of a penalty in one step of a training: see `forward`.
 
-    `inputs` (B, C, H, W) requires a gradient, unless all penalties are of `NEEDS_OWN_FORWARD`;
-    `logits` (B, classes) were computed from it, and on the way `class_maps` (B, classes, h, w), if
-    the network has a `TopGAP` layer that pools them, and `activations`, the outputs (B, ...) of its
-    activation layers, if they were asked for. `class_map_l1` (B,) is the L1 norm of the maps where
-    what pools them computes it anyway. `pixel_range` holds the values of black and
-    white. `context` belongs to the whole training; without it, what is needed is made anew each
-    time. `epoch` counts from 0.
+    `inputs` (B, C, H, W) requires a gradient, unless all penalties are in `NEEDS_OWN_FORWARD`.
+    `logits` (B, classes) were computed from it. `class_maps` (B, classes, h, w) are the maps that
+    a `TopGAP` layer pools, if the network has one; `class_map_l1` (B,) is their L1 norm, if the
+    pooling computes it anyway. `activations` are the outputs (B, ...) of activation layers, if
+    requested. `pixel_range` holds the values of black and white. `context` is shared by the
+    whole training; without it, each step computes what it needs. `epoch` counts from 0.
     """
 
     model: nn.Module
@@ -85,11 +85,12 @@ def forward(
     with_activations: bool = False,
     **others: Any,
 ) -> PenaltyInputs:
-    """Run a network on a batch, and note what penalties may look at.
+    """Run a network on a batch, and record the inputs of penalties.
 
-    The class maps are what the `TopGAP` layer is given: a hook that lives as long as the call sees
-    them, so that networks keep nothing of a forward pass, and one pass serves loss and penalties.
-    Activations are noted in the same way, in the order of the layers. `others` are further fields.
+    The class maps are the input of the `TopGAP` layer. A hook that lives only during the call
+    records them, so that one pass serves loss and penalties, and networks keep no tensors.
+    Activations are recorded in the same way, in the order of the layers. `others` are further
+    fields.
     """
     noted: list[tuple[Tensor | None, list[Pooled]]] = [(None, [])]
     activations: list[Tensor] = []
@@ -110,82 +111,82 @@ def forward(
         logits = model(inputs)
     maps, pooled = noted[-1]
     l1 = pooled[-1].l1 if pooled else None
-    given = model, inputs, labels, logits, generator, maps, activations
-    return PenaltyInputs(*given, class_map_l1=l1, **others)
+    fields = model, inputs, labels, logits, generator, maps, activations
+    return PenaltyInputs(*fields, class_map_l1=l1, **others)
 
 
 Penalty = Callable[..., Tensor]
 
 
 def of_inputs(function: Penalty) -> Penalty:
-    """Let a penalty take from `PenaltyInputs` what has the name of one of its fields.
+    """Turn a function of fields of `PenaltyInputs`, by name, into a penalty.
 
-    The other arguments of `function` are its settings: they are the keyword arguments of the
-    result, as its signature says.
+    The other arguments of `function` are settings, the keyword arguments of the penalty; its
+    signature names them.
     """
     parameters = inspect.signature(function).parameters.values()
     fields = [p.name for p in parameters if p.name in PenaltyInputs._fields]
 
-    def penalty(given: PenaltyInputs, **settings: Any) -> Tensor:
-        return function(**{name: getattr(given, name) for name in fields}, **settings)
+    def penalty(batch: PenaltyInputs, **settings: Any) -> Tensor:
+        return function(**{name: getattr(batch, name) for name in fields}, **settings)
 
-    given = inspect.Parameter("given", inspect.Parameter.POSITIONAL_ONLY)
+    batch = inspect.Parameter("batch", inspect.Parameter.POSITIONAL_ONLY)
     settings = [p for p in parameters if p.name not in fields]
-    penalty.__signature__ = inspect.Signature([given, *settings])  # type: ignore[attr-defined]
+    penalty.__signature__ = inspect.Signature([batch, *settings])  # type: ignore[attr-defined]
     return penalty
 
 
-def class_map_sizes(given: PenaltyInputs) -> Tensor:
+def class_map_sizes(batch: PenaltyInputs) -> Tensor:
     """Return `reglib.top_gap.class_map_l1` of the class maps that the logits were pooled from.
 
     Raises:
         UsageError: a network without a `TopGAP` layer.
     """
-    if given.class_maps is None:
+    if batch.class_maps is None:
         advice = "name the network 'top_gap', with k = 1.0 for the mean over all locations"
-        got = f"{type(given.model).__name__}; {advice}"
+        got = f"{type(batch.model).__name__}; {advice}"
         raise expected("penalty 'class_map_l1'", "a network with a TopGAP layer", got)
-    return class_map_l1(given.class_maps) if given.class_map_l1 is None else given.class_map_l1
+    return class_map_l1(batch.class_maps) if batch.class_map_l1 is None else batch.class_map_l1
 
 
-def activation_sizes(given: PenaltyInputs, *, layers: str = "last") -> Tensor:
+def activation_sizes(batch: PenaltyInputs, *, layers: str = "last") -> Tensor:
     """Return `reglib.regularizers.activation_l1` of the outputs of the activation layers.
 
     Raises:
-        UsageError: no activation layer, or they were not asked for.
+        UsageError: the network has no activation layers, or `forward` did not record them.
     """
-    if not given.activations:
-        got = f"none; {type(given.model).__name__} must have them as modules (such as "
-        got += "torch.nn.ReLU), and forward must be told with_activations=True"
+    if not batch.activations:
+        got = f"none; {type(batch.model).__name__} must have them as modules (such as "
+        got += "torch.nn.ReLU), and forward needs with_activations=True"
         raise expected("penalty 'activation_l1'", "the outputs of activation layers", got)
-    return regularizers.activation_l1(given.activations, layers=layers)
+    return regularizers.activation_l1(batch.activations, layers=layers)
 
 
-def landscape_curvature(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
+def landscape_curvature(batch: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
     """Return `reglib.landscape.curvature_penalty` of the batch in evaluation mode, (B,)."""
-    penalty = landscape.curvature_penalty(_landscape(given), kernel_width=kernel_width)
-    return penalty.expand(len(given.inputs))
+    penalty = landscape.curvature_penalty(_landscape(batch), kernel_width=kernel_width)
+    return penalty.expand(len(batch.inputs))
 
 
-def landscape_target(given: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
+def landscape_target(batch: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
     """Return `reglib.landscape.target_penalty` for the smoothness of the training images, (B,).
 
     Raises:
         ValueError: there is no `context` with training images.
     """
-    if given.context is None:
+    if batch.context is None:
         why = "context: expected TrainingContext(model, images) with the training images, got None"
         raise ValueError(why)
-    target = given.context.smoothness(kernel_width).to(given.inputs)
-    return landscape.target_penalty(_landscape(given), target).expand(len(given.inputs))
+    target = batch.context.smoothness(kernel_width).to(batch.inputs)
+    return landscape.target_penalty(_landscape(batch), target).expand(len(batch.inputs))
 
 
-def _landscape(given: PenaltyInputs) -> Tensor:
-    shown = (given.context or TrainingContext(given.model)).evaluated, given.inputs
-    return landscape.importance_landscape(*shown, generator=given.generator, create_graph=True)
+def _landscape(batch: PenaltyInputs) -> Tensor:
+    arguments = (batch.context or TrainingContext(batch.model)).evaluated, batch.inputs
+    return landscape.importance_landscape(*arguments, generator=batch.generator, create_graph=True)
 
 
-# What takes the images and the network alone, and goes through the network by itself.
+# Penalties that need only images and network, and run the network themselves.
 NEEDS_OWN_FORWARD = frozenset({"landscape_curvature", "landscape_target"})
 
 PENALTIES: dict[str, Penalty] = {
@@ -202,13 +203,13 @@ PENALTIES: dict[str, Penalty] = {
     "marginal_density": of_inputs(regularizers.marginal_density_penalty),
     "score_matching": of_inputs(regularizers.score_matching_penalty),
 }
-# Settings that every penalty has: its coefficient, T, if it acts in every T-th step only, and the
-# steps in which its coefficient rises from zero, by equal steps.
+# Settings of every penalty: its coefficient; T, if it acts in every T-th step only; and the number
+# of steps in which its coefficient rises from zero, by equal steps.
 COMMON = ("strength", "every", "warm_up")
 
 
 class Term(NamedTuple):
-    """A penalty of a training with its settings: every so many steps, strength x its mean."""
+    """A penalty with its settings: every so many steps, `strength` x its mean joins the loss."""
 
     name: str
     strength: float
@@ -219,7 +220,7 @@ class Term(NamedTuple):
     def strength_in(self, step: int) -> float:
         """Return the coefficient in a step of the training, counted from 1.
 
-        >>> term = Term("cure", 0.5, 1, 4, lambda given: given)
+        >>> term = Term("cure", 0.5, 1, 4, lambda batch: batch)
         >>> [term.strength_in(step) for step in range(1, 6)]
         [0.125, 0.25, 0.375, 0.5, 0.5]
         """
@@ -236,7 +237,7 @@ def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
 
 
 def _term(name: str, /, strength: float, every: Any = 1, warm_up: Any = 0, **settings: Any) -> Term:
-    check_call("penalty", name, PENALTIES, settings, given=("given",), also=COMMON)
+    check_call("penalty", name, PENALTIES, settings, given=("batch",), also=COMMON)
     require(f"every, of penalty {name!r}", every, COUNT)
     require(f"warm_up, of penalty {name!r}", warm_up, NATURAL)
     return Term(name, strength, every, warm_up, partial(PENALTIES[name], **settings))

@@ -148,7 +148,7 @@ class TestFaithfulness:
         assert estimates["value"].tolist() == pytest.approx([0.1 * k for k in range(2, 9)])
 
     def test_size_table_has_both_signs(self):
-        table = paper.size_table(paper.faithfulness(self.table())).set_index("map")
+        table = paper.tabulate(paper.faithfulness(self.table())).set_index("map")
         gradient, printed = "gradient, sign of Quantus", "gradient, printed sign"
         assert table.loc[gradient, "α < 10⁵"].startswith("0.30 ± ")
         assert table.loc[printed, "before the cut-off"] == "−0.60"

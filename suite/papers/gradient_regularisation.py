@@ -226,7 +226,7 @@ def divide_by_plateau(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=rows["value"] / rows["line"].map(plateau))
 
 
-def size_table(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFrame:
+def tabulate(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFrame:
     """Tabulate means on the plateau, before and past the cut-off, for each panel and part.
 
     Args:
@@ -247,10 +247,10 @@ def size_table(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.Dat
 
 
 def metric_table(table: pd.DataFrame, metric: str, *, normalised: bool = False) -> pd.DataFrame:
-    """Return the `size_table` of a metric: both saliency methods, and a third where it was run."""
+    """Tabulate the sizes of a metric: both saliency methods, and a third where it was run."""
     rows = select(table, metric, normalised=normalised)
     names = {k: n for k, n in MAP_NAMES.items() if k in {*SALIENCIES, *rows["saliency"]}}
-    return size_table({name: tables.select(rows, saliency=k) for k, name in names.items()})
+    return tabulate({name: tables.select(rows, saliency=k) for k, name in names.items()})
 
 
 def join_lines(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

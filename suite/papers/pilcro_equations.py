@@ -1,7 +1,7 @@
 """Equations of the chapter on landscapes, each checked in float64, as printed or mended.
 
-What is compared, and the largest relative error that agrees, stand in `names.yml`: 1e-9 where both
-sides are equal, and more for means over draws and approximations.
+`names.yml` says what is compared, and the largest relative error that agrees: 1e-9 where both sides
+are equal, and more for means over draws and approximations.
 """
 
 import itertools
@@ -23,24 +23,24 @@ from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 
 Check = tuple[str, Tensor | float, Tensor | float]  # the key of a statement, and its two sides
-# What the program of Pertuz, Puig and Garcia (2013) takes: `fspecial("laplacian")`.
+# The kernel in the program of Pertuz, Puig and Garcia (2013): `fspecial("laplacian")`.
 PERTUZ = torch.tensor([[1.0, 4, 1], [4, -20, 4], [1, 4, 1]], dtype=torch.float64) / 6
 INTERVAL = 10  # steps from one penalty to the next
 
 
 def table(*parts: Callable[[torch.Generator], Iterator[Check]]) -> pd.DataFrame:
-    """Return a row a check: what is compared, relative error, its limit, and whether it agrees.
+    """Return a row for each check: what is compared, relative error, limit, and agreement.
 
     Args:
-        parts: of the checks; by default all.
+        parts: functions that yield the checks; default: all.
     """
     theory = _routes, _lemma_1, _resampling, _relu, _batch_norm, _lemma_2
     parts = parts or (*theory, _penalties, _interval, _sampling)
     checks = [check for part in parts for check in part(torch.Generator().manual_seed(0))]
     rows = []
     for key, *sides in checks:
-        found, expected = (torch.as_tensor(side).detach().double() for side in sides)
-        error = float((found - expected).abs().max() / expected.abs().max())
+        left, right = (torch.as_tensor(side).detach().double() for side in sides)
+        error = float((left - right).abs().max() / right.abs().max())
         *words, most = NAMES["pilcro"]["equations"][key]
         rows.append([*words, f"{error:.2g}", f"{most:.2g}", "yes" if error < most else "no"])
     return pd.DataFrame(rows, columns="equation,compared,relative error,limit,agrees".split(","))
@@ -63,13 +63,13 @@ def _orders(depth: int, end: int) -> int:
 
 
 def _density(depth: int) -> Tensor:
-    """Return the normal density of a sum of commands, less its mean."""
+    """Return the normal density of a centred sum of commands."""
     z = torch.arange(-depth, depth + 1).double() / (spread := math.sqrt(2 * depth / 3))
     return (-z.square() / 2).exp() / (spread * math.sqrt(2 * math.pi))
 
 
 def _routes(source: torch.Generator) -> Iterator[Check]:
-    """Follow commands through four convolutions: to the derivative by the weight they name."""
+    """Follow commands through four convolutions: each is a derivative by the weight it names."""
     h, leads, routes = _randn(source, 1, 9), [], torch.tensor(0)
     for weights in _randn(source, 4, 1, 1, 3):
         entries = torch.autograd.functional.jacobian(partial(F.conv1d, h), weights)[0, :, 0, 0]
@@ -90,13 +90,13 @@ def _routes(source: torch.Generator) -> Iterator[Check]:
 
 
 def _importance(f: Map, x: Tensor) -> Tensor:
-    """Return the proof of lemma 1 from its last line up to equation 10, for pixels of images."""
-    one, moved = torch.eye(x.shape[1], dtype=torch.bool)[:, None], x - x.mean(0)
+    """Return the terms in the proof of lemma 1, from its last line to equation 10, by pixel."""
+    one, delta = torch.eye(x.shape[1], dtype=torch.bool)[:, None], x - x.mean(0)
     slopes = input_gradient(f(inputs := x.clone().requires_grad_()), inputs)
     means = f(torch.where(one[:, None], x, x[:, None])).mean(2)  # (pixels, images)
     changes = [(mean - f(x)).square() for mean in (f(torch.where(one, x.mean(0), x)), means)]
-    product = moved.square().mean(0) * slopes.square().mean(0)
-    return torch.stack([product, (moved * slopes).square().mean(0), *(c.mean(1) for c in changes)])
+    product = delta.square().mean(0) * slopes.square().mean(0)
+    return torch.stack([product, (delta * slopes).square().mean(0), *(c.mean(1) for c in changes)])
 
 
 def _relus(weights: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _relus(weights: Sequence[Tensor], x: Tensor) -> Tensor:
 
 
 def _lemma_1(source: torch.Generator) -> Iterator[Check]:
-    """Draw pixels of digits anew: for a linear function, and for ten networks with ReLU."""
+    """Resample pixels of digits, for a linear function and for ten networks with ReLU."""
     x = F.avg_pool2d(load_data("mnist5k").test.images[:30].double(), 4).flatten(1)
     slope = _randn(source, 49)
     *lines, resampled = _importance(lambda x: x @ slope, x)
@@ -116,10 +116,10 @@ def _lemma_1(source: torch.Generator) -> Iterator[Check]:
     yield "kink", point.mean().abs(), point.abs().mean()
     yield "kink mended", point.mean().abs() + beyond, point.abs().mean()
     networks = zip(*(_randn(source, 10, *shape) for shape in ((4, 1, 3, 3), (4, 4, 3, 3), (36,))))
-    found = torch.stack([_importance(partial(_relus, weights), x) for weights in networks], 1)
-    for key, pair in zip(("slope apart", "tangent", "middle"), itertools.pairwise(found.mean(1))):
+    terms = torch.stack([_importance(partial(_relus, weights), x) for weights in networks], 1)
+    for key, pair in zip(("slope apart", "tangent", "middle"), itertools.pairwise(terms.mean(1))):
         yield key, *pair
-    roots = found[0].sqrt(), found[3].sqrt()
+    roots = terms[0].sqrt(), terms[3].sqrt()
     yield "correlation", torch.stack([*map(correlation, *roots)]).mean(), 1.0
     yield "size", roots[0].sum(), roots[1].sum()
 
@@ -202,33 +202,33 @@ def _network(weights: Tensor) -> Map:
 
 
 def _interval(source: torch.Generator) -> Iterator[Check]:
-    """Move weights down the penalty: in every step with α, or once for T steps with more."""
+    """Minimise the penalty in every step with α, or once in T steps with a larger one."""
     images = torch.rand(8, 1, 8, 8, dtype=torch.float64, generator=source)
     start, target, rate = _randn(source, 64, 3) / 3, lib.data_smoothness([images]), 1e-5
 
     def step(weights: Tensor, size: float) -> Tensor:
         weights = weights.detach().requires_grad_()
         model, classes = _network(weights), torch.Generator().manual_seed(0)
-        found = lib.importance_landscape(model, images, generator=classes, create_graph=True)
-        return weights - size * input_gradient(lib.target_penalty(found, target), weights)
+        values = lib.importance_landscape(model, images, generator=classes, create_graph=True)
+        return weights - size * input_gradient(lib.target_penalty(values, target), weights)
 
-    moved = start
+    trained = start
     for _ in range(INTERVAL):
-        moved = step(moved, rate)
+        trained = step(trained, rate)
     for key, factor in {"interval": INTERVAL, "interval squared": INTERVAL**2}.items():
-        yield key, step(start, rate * factor) - start, moved - start
+        yield key, step(start, rate * factor) - start, trained - start
 
 
 def _sampling(source: torch.Generator) -> Iterator[Check]:
-    """Go through all minibatches of two that can be drawn of two images, with their classes."""
+    """Average over all minibatches of two that two images and their classes can give."""
     x, model = _randn(source, 2, 1, 4, 4).requires_grad_(), _network(_randn(source, 16, 3))
     logits = model(x)
-    gradients = [input_gradient(one, x, keep_graph=True) for one in logits.unbind(1)]
+    gradients = [input_gradient(logit, x, keep_graph=True) for logit in logits.unbind(1)]
     squares = torch.stack(gradients, 1).square().flatten(0, 1)  # (images classes, C, H, W)
     probs = logits.softmax(1).flatten() / len(x)
     pairs = [*itertools.product(range(len(probs)), repeat=2)]
-    drawn = torch.stack([squares[[*pair]].mean(0) for pair in pairs])
+    means = torch.stack([squares[[*pair]].mean(0) for pair in pairs])
     chance = torch.stack([probs[[*pair]].prod() for pair in pairs])
     full = lib.expected_squared_gradients(model, [x.detach()])
-    yield "minibatches", torch.tensordot(chance, drawn, 1), full
-    yield "scaled", torch.tensordot(chance, lib.scaled_norm(drawn), 1), lib.scaled_norm(full)
+    yield "minibatches", torch.tensordot(chance, means, 1), full
+    yield "scaled", torch.tensordot(chance, lib.scaled_norm(means), 1), lib.scaled_norm(full)

@@ -20,13 +20,13 @@ from suite.papers.path_counts import path_counts
 from suite.training.evaluated import Count, EvaluatedModel, Result
 from suite.units import Network, from_identity, training_of
 
-# Images of at most so many bytes are corrupted once for all networks of a process, which takes
-# longer than to show them to a network.
+# Corrupting images takes longer than a forward pass. So images of at most so many bytes are
+# corrupted once for all networks of a process.
 REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
 Of = Literal["network", "paths", "target"]
-BATCH_PIXELS = 100 * 32 * 32  # of the images that are shown at a time
-# What of a network or of its images is changed, to see whether the landscape changes.
+BATCH_PIXELS = 100 * 32 * 32  # of the images in a batch
+# Changes of a network or of its images, to see whether the landscape changes.
 Condition = Literal[
     "white noise", "black margin", "random biases", "statistics of images", "its paths, scaled"
 ]
@@ -41,24 +41,24 @@ def accuracy_by_location(
     n_images: Count = None,
     data: str | None = None,
 ) -> Result:
-    """Share of the shifts over an empty margin after which an image is classified right.
+    """Return the share of shifts over an empty margin after which an image is classified right.
 
     The accuracy of each shift is kept. See `suite.metrics.correct_by_location`.
     """
     images, labels = subject.test_images(n_images, data)
-    given = subject.logits, images, labels
-    correct = metrics.correct_by_location(*given, margin=margin, stride=stride)
+    batch = images, labels
+    correct = metrics.correct_by_location(subject.logits, *batch, margin=margin, stride=stride)
     return Result(correct.mean((1, 2)), {"accuracy": correct.mean(0)})
 
 
 def importance_landscape(
     subject: EvaluatedModel, *, n_images: Count = None, n_draws: Count = None, of: Of = "network"
 ) -> Result:
-    """Total variation of the importance landscape over test images: one value. The map is kept.
+    """Return the total variation of the importance landscape over test images; keep the landscape.
 
-    With `n_draws`, so many classes are drawn for each image, in place of all. See
-    `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`; for what
-    it can be `of`, see `flatness`.
+    `n_draws` is the number of classes that are drawn for each image, in place of all. See
+    `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`; for `of`,
+    see `flatness`.
     """
     landscape = lib.scaled_norm(_halves(subject, n_images, n_draws, of).mean(0))
     return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
@@ -73,18 +73,18 @@ def flatness(
     block: int = 4,
     of: Of = "network",
 ) -> Result:
-    """Say how flat the importance landscape over test images is: one value.
+    """Return a measure of the flatness of the importance landscape over test images: one value.
 
     Args:
         subject, n_images, n_draws: see `importance_landscape`.
-        part: "tv", the total variation; "noise", the part of it that comes of the number of images;
-            "block_tv", that of the means over squares, which a grid within them does not change;
+        part: "tv", the total variation; "noise", its part due to the finite number of images;
+            "block_tv", the total variation of means over squares, in which a grid averages out;
             "centre_to_rim", see `suite.metrics.centre_to_rim`; "target_distance", the mean squared
             distance to the smoothness of the training images.
         block: side of the squares, in pixels.
-        of: "network"; or, to compare it with, "paths", what its paths give with the mean square of
-            the weights of each layer (`suite.papers.path_counts`), and "target", the smoothness of
-            the images; neither has "noise".
+        of: "network"; or, for comparison, "paths", its path counts with the mean square of the
+            weights of each layer (`suite.papers.path_counts`), or "target", the smoothness of the
+            images; these two have no "noise".
     """
     halves = _halves(subject, n_images, n_draws, of)
     landscape = lib.scaled_norm(halves.mean(0))
@@ -128,14 +128,14 @@ def _squares(model: nn.Module, images: Tensor, n_draws: Count, generator: Genera
 def landscape_under(
     subject: EvaluatedModel, *, condition: Condition, n_images: int, n_draws: Count = None
 ) -> Result:
-    """Total variation of the landscape under a condition: one value. The map is kept.
+    """Return the total variation of the landscape under a condition; keep the landscape.
 
     Args:
         subject, n_images, n_draws: see `importance_landscape`.
         condition: "white noise", equally likely pixels in place of test images; "black margin",
-            test images that are black but for their middle; "random biases", normal ones;
-            "statistics of images", those of so many training images in batch normalisation; or
-            "its paths, scaled", what its paths give where these scale the weights.
+            test images that are black except in the middle; "random biases", normal ones;
+            "statistics of images", those of the first training images in batch normalisation; or
+            "its paths, scaled", the path counts, with weights scaled by these statistics.
     """
     pixels, _ = subject.test_uint8(n_images)
     network = copy.deepcopy(subject.network)
@@ -154,8 +154,8 @@ def landscape_under(
     if condition == "its paths, scaled":
         squares = path_counts(network, image_shape(subject.unit.data), squared=True)
     else:
-        shown = subject.as_inputs(pixels)
-        squares = _squares(network, shown, n_draws, subject.generator(0)).mean(0)
+        images = subject.as_inputs(pixels)
+        squares = _squares(network, images, n_draws, subject.generator(0)).mean(0)
     landscape = lib.scaled_norm(squares)
     return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
 
@@ -174,8 +174,8 @@ def _take_statistics(network: nn.Module, images: Tensor) -> None:
 
 @functools.lru_cache(4)
 def _target_of(data: str, n_train: Count) -> Tensor:
-    shown = load_data(data)
-    images = shown.train.images if len(shown.train.images) else shown.test.images
+    splits = load_data(data)
+    images = splits.train.images if len(splits.train.images) else splits.test.images
     return lib.data_smoothness(images[:n_train].split(500))
 
 
@@ -187,7 +187,7 @@ def _target(unit: Network) -> Tensor:
 def _right_of_both(
     subject: EvaluatedModel, beside: Mapping[str, Any] | None, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Say which images a network, and the one beside it, if there is one, classify right."""
+    """Return which images the network classifies right, and so does `beside`, if it is given."""
     right = subject.predict(images) == labels
     if beside is not None:
         right &= subject.related(training_of(from_identity(beside))).predict(images) == labels
@@ -203,11 +203,11 @@ def ablation_auc(
     stride: int = 1,
     beside: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Area under the curve of `suite.metrics.ablation_curve`, by Integrated Gradients.
+    """Return the area under `suite.metrics.ablation_curve`, by Integrated Gradients.
 
-    Of randomly drawn test images that are classified right, by the network of the identity
-    `beside`, too, if it is given, with other test images as baselines.
-    The number of replaced pixels goes from none to all by `stride`; the mean curve is kept.
+    The images are random test images that the network classifies right, and so does the network
+    of the identity `beside`, if given. Other test images are the baselines. The number of replaced
+    pixels goes from none to all by `stride`; the mean curve is kept.
     """
     images, labels = subject.test_images(None)
     correct = _right_of_both(subject, beside, images, labels)
@@ -219,11 +219,11 @@ def ablation_auc(
         why = f"expected at most the {int(correct.sum())} test images that are classified right, "
         why += f"and the rest of {len(images)}, got {n_images} and {n_baselines}"
         raise UsageError(f"n_images, n_baselines: {why}")
-    shown = subject.folded, images[chosen], labels[chosen]
-    maps = integrated_gradients(*shown, n_steps=n_steps, baselines=images[others])
+    problem = subject.folded, images[chosen], labels[chosen]
+    maps = integrated_gradients(*problem, n_steps=n_steps, baselines=images[others])
     n_pixels = images[0, 0].numel()
     counts = [*range(0, n_pixels, stride), n_pixels]
-    curves = metrics.ablation_curve(*shown, maps, counts=counts)
+    curves = metrics.ablation_curve(*problem, maps, counts=counts)
     kept = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
     return Result(metrics.area_under_curve(curves, counts), kept)
 
@@ -242,14 +242,14 @@ def corruption_robustness(
     n_images: Count = None,
     beside: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Mean of `suite.metrics.probability_ratio` over the corruptions of a category.
+    """Return the mean of `suite.metrics.probability_ratio` over the corruptions of a category.
 
-    The class is the label. Images that are classified wrong have no value, nor those that the
-    network of the identity `beside`, if it is given, classifies wrong.
+    The class is the label. The value is NaN for images that the network, or the network of the
+    identity `beside`, if given, classifies wrong.
     """
     pixels, labels = subject.test_uint8(n_images)
-    changed = _corruptions(pixels, category, level)
-    ratios = [metrics.probability_ratio(subject.logits, pixels, c, labels) for c in changed]
+    corrupted = _corruptions(pixels, category, level)
+    ratios = [metrics.probability_ratio(subject.logits, pixels, c, labels) for c in corrupted]
     right = _right_of_both(subject, beside, pixels, labels)
     return Result(torch.stack(ratios).mean(0).double().where(right, torch.nan))
 
@@ -257,9 +257,9 @@ def corruption_robustness(
 def corrupted_accuracy(
     subject: EvaluatedModel, *, level: int, n_images: Count = None, category: str | None = None
 ) -> Result:
-    """Share of the corruptions under which the prediction is the label, for each test image.
+    """Return the share of corruptions under which a test image is classified right.
 
-    They are all of `suite.metrics.CORRUPTIONS`, or those of one category.
+    The corruptions are all of `suite.metrics.CORRUPTIONS`, or those of one category.
     """
     pixels, labels = subject.test_uint8(n_images)
     correct = [subject.predict(x) == labels for x in _corruptions(pixels, category, level)]
@@ -267,22 +267,22 @@ def corrupted_accuracy(
 
 
 def _corruptions(pixels: Tensor, category: str | None, level: int) -> Iterator[Tensor]:
-    """Yield the corrupted images; smaller ones have their outermost pixels repeated meanwhile."""
+    """Yield the corrupted images; small images are padded with their outermost pixels meanwhile."""
     corrupt = _corrupted if pixels.nbytes <= REMEMBERED_BYTES else _corrupted.__wrapped__
     height, width = pixels.shape[-2:]
     down, across = (max(0, metrics.SMALLEST_CORRUPTED - n) for n in (height, width))
     top, left = down // 2, across // 2
     sides = left, across - left, top, down - top
-    whole = F.pad(pixels.float(), sides, mode="replicate").to(torch.uint8)
-    content = whole.cpu().numpy().tobytes(), tuple(whole.shape)
-    for kind in [category] if category else metrics.CORRUPTIONS:
-        for name in metrics.CORRUPTIONS[kind]:
-            changed = corrupt(*content, name, level)
-            yield changed[..., top : top + height, left : left + width].to(pixels.device)
+    padded = F.pad(pixels.float(), sides, mode="replicate").to(torch.uint8)
+    content = padded.cpu().numpy().tobytes(), tuple(padded.shape)
+    for group in [category] if category else metrics.CORRUPTIONS:
+        for name in metrics.CORRUPTIONS[group]:
+            corrupted = corrupt(*content, name, level)
+            yield corrupted[..., top : top + height, left : left + width].to(pixels.device)
 
 
 def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: Count = None) -> Result:
-    """1 where the label of a test image is among the `k` classes of highest logits, else 0."""
+    """Return 1 where the label of a test image is among the `k` highest logits, else 0."""
     images, labels = subject.test_images(n_images)
     if k > len(subject.data.classes):
         raise UsageError(f"k: expected 1 to {len(subject.data.classes)} classes, got {k!r}")
@@ -290,6 +290,6 @@ def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: Count = Non
 
 
 def cross_entropy(subject: EvaluatedModel, *, n_images: Count = None) -> Result:
-    """Cross-entropy of each test image, in nats, without penalties."""
+    """Return the cross-entropy of each test image, in nats, without penalties."""
     images, labels = subject.test_images(n_images)
     return Result(F.cross_entropy(subject.logits(images), labels, reduction="none"))

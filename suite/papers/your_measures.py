@@ -1,4 +1,4 @@
-"""What "your network" measures that no other chapter does."""
+"""Measures that only the chapter "your network" takes."""
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +19,23 @@ CURVED = ("cafo", "caso")  # need a second derivative
 
 
 def map_centre_to_rim(subject: EvaluatedModel, *, saliency: str, n_images: int) -> Result:
-    """Return for each map its middle over its border, see `suite.metrics.centre_to_rim`."""
+    """Return the centre-to-rim ratio of each map, see `suite.metrics.centre_to_rim`."""
     maps = metrics.saliency_maps(subject.folded, saliency)(*subject.test_images(n_images))
-    return Result(torch.stack([metrics.centre_to_rim(one) for one in maps.abs().sum(1)]))
+    return Result(torch.stack([metrics.centre_to_rim(m) for m in maps.abs().sum(1)]))
 
 
 def overconfidence(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """Top probability less 1 where the prediction is the label: the mean is a calibration gap."""
+    """Return the top probability, less 1 where it is right: the mean is a calibration gap."""
     _, labels = subject.test_uint8(n_images)
     top, predicted = subject.test_logits(n_images).double().softmax(1).max(1)
     return Result(top - (predicted == labels).double())
 
 
 def loss_curvature(subject: EvaluatedModel, *, n_images: int) -> Result:
-    """Largest eigenvalue, or 0, of the Hessian of the loss by the pixels, NaN where there is none.
+    """Return the largest eigenvalue, at least 0, of the Hessian of the loss by the pixels.
 
-    It keeps the top probability, `confidence`.
+    The value is NaN where the network has no second derivative. The top probability is kept as
+    `confidence`.
     """
     kept = {"confidence": subject.test_logits(n_images).double().softmax(1).amax(1)}
     if not _differentiable_twice(subject):
@@ -45,13 +46,13 @@ def loss_curvature(subject: EvaluatedModel, *, n_images: int) -> Result:
 
 
 def _differentiable_twice(subject: EvaluatedModel) -> bool:
-    """Whether the gradient of a network can be differentiated, by the whole graph of one image."""
+    """Whether the gradient of a network can be differentiated, tried on one image."""
     image = subject.test_images(1)[0].requires_grad_()
     logits = fast_double_backward(subject.folded)(image)
     try:
         input_gradient(logits.square(), image, create_graph=True).sum().backward()
     except (OnceDifferentiable, RuntimeError) as error:
-        # Of its own functions that have one derivative alone torch says so, by name.
+        # Torch names those of its own functions that have only one derivative.
         if isinstance(error, RuntimeError) and not str(error).startswith("derivative for"):
             raise
         return False
@@ -59,10 +60,10 @@ def _differentiable_twice(subject: EvaluatedModel) -> bool:
 
 
 def drawn_maps(subject: EvaluatedModel, *, saliency: str, n_images: int) -> Result:
-    """Keep maps as they are drawn, uint8 (B, 96, 96); the value is the norm of each map.
+    """Keep maps for figures, uint8 (B, s, s) with s <= 96; the value is the norm of each map.
 
-    `saliency` is a name in `suite.metrics.SALIENCIES`, or "class_map". What the network has not
-    has no map and no value.
+    `saliency` is a name in `suite.metrics.SALIENCIES`, or "class_map". Where the network does not
+    have this map, none is kept and the values are NaN.
     """
     images, labels = subject.test_images(n_images)
     maps = None
@@ -81,10 +82,10 @@ def drawn_maps(subject: EvaluatedModel, *, saliency: str, n_images: int) -> Resu
 
 @torch.no_grad()
 def class_maps(network: nn.Module, images: Tensor, class_index: Tensor) -> Tensor | None:
-    """Return the class maps of images, (B, 1, h, w), of a network whose logits are their means.
+    """Return the class maps of images, (B, 1, h, w), if the logits of a network are their means.
 
-    These are weighted sums of the last features by the last layer, where they are positive; None
-    where a network has no such layer, or something between the two.
+    The maps are the last features weighted by the last layer, clamped at 0. None is returned where
+    a network has no such layer, or other operations between features and layer.
     """
     features: list[Tensor] = []
     last = next((m for m in reversed([*network.modules()]) if isinstance(m, nn.Linear)), None)
@@ -107,7 +108,7 @@ def class_maps(network: nn.Module, images: Tensor, class_index: Tensor) -> Tenso
 
 
 def paths_landscape(subject: EvaluatedModel) -> Result:
-    """Keep the landscape that the paths of the network alone give, if they can be counted.
+    """Keep the landscape of the paths of the network alone; NaN where they cannot be counted.
 
     See `suite.papers.path_counts.path_counts`.
     """

@@ -1,4 +1,4 @@
-"""Your network: what it looks at, beside the networks that the packages bring."""
+"""Your network: what it looks at, compared with packaged networks."""
 
 import itertools
 import json
@@ -30,13 +30,13 @@ from suite.units import Pretrained, Values
 NAMES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_bytes())
 DIALS: dict[str, dict[str, Any]] = NAMES["dials"]
 MAPS: dict[str, str] = NAMES["maps"]
-REFERENCES_SHOWN = "foolbox-imagenet"  # to the networks that the packages bring
+REFERENCE_IMAGES = "foolbox-imagenet"  # for the packaged networks
 YOURS, REFERENCE = "yours", "reference"
-LEAST = 1e-12  # curvature, on a logarithmic scale
-SQUARES = 7  # a side, at least, in which pixels are inverted together
+LEAST = 1e-12  # curvature that has a logarithm
+SQUARES = 7  # a side, at least; pixels of a square are inverted together
 MOST_SQUARES = 400
 SIDE = "pixels a side"
-LANDSCAPE = 56  # pixels a side of what is drawn of a landscape, at most
+LANDSCAPE = 56  # pixels a side of a drawn landscape, at most
 OPTIONS = ("weights", "random_weights", "size", "mean", "std")  # of a network of your own
 LABELS = ("auto", "folders", "none")
 PARTS = ("answer", "maps", "tested", "landscape", "steady", "advice")
@@ -48,19 +48,19 @@ Row = dict[Any, Any]
 
 
 class Subject(NamedTuple):
-    """Your network with its images: with its predictions for labels and, if known, with labels."""
+    """Your network with its images: labelled by its predictions and, if known, by true labels."""
 
     predicted: Pretrained
     labelled: Pretrained | None
     size: int
-    why: str  # there are no labels, or which they are
+    why: str  # how labels are known, or why they are not
 
 
 def subject_of(parameters: Values) -> Subject:
-    """Make the network, and look at the images.
+    """Return the network with its images and labels, checked.
 
     Raises:
-        UsageError: see `own_network`; no images; labels that are asked for and not there.
+        UsageError: see `own_network`; images are missing, or labels that were asked for.
     """
     p = SimpleNamespace(**parameters)
     options = {name: parameters[name] for name in OPTIONS if parameters[name]}
@@ -70,7 +70,7 @@ def subject_of(parameters: Values) -> Subject:
     about: Any = (own_network if is_own(p.network) else pretrained_weights)(p.network, **options)
     options = about.options if is_own(p.network) else {}
     size = options.get("size") or about.size
-    name = _shown(p, size)
+    name = _data_name(p, size)
     data = load_data(name)
     images = data.test.images[: p.n_images].float() / 255 if is_own(p.network) else ()
     if not all(about.network(image[None]).isfinite().all() for image in images):
@@ -82,8 +82,8 @@ def subject_of(parameters: Values) -> Subject:
     return Subject(Pretrained(**common, labels="predicted"), labelled, size, why)
 
 
-def _shown(p: SimpleNamespace, size: int) -> str:
-    """Return the data set of the images, of the size that the network takes."""
+def _data_name(p: SimpleNamespace, size: int) -> str:
+    """Return the name of the data set of the images, at the size that the network takes."""
     folder = Path(p.images.removeprefix("imagefolder:"))
     table = "" if p.labels in LABELS else p.labels
     if "/" in p.images:
@@ -95,12 +95,12 @@ def _shown(p: SimpleNamespace, size: int) -> str:
     return p.images if source(p.images).shape == (3, size, size) else f"resized:{p.images}:{size}"
 
 
-def _labels(wanted: str, names: tuple[str, ...], classes: int) -> tuple[list[int] | None, str]:
-    """Return the class of the network for each class of the images, and how it is known.
+def _labels(choice: str, names: tuple[str, ...], classes: int) -> tuple[list[int] | None, str]:
+    """Return the network's class of each class of the images, and how it is known.
 
-    None where there is none; an empty list where they are the same.
+    The classes are None where they are unknown, and empty where both have the same classes.
     """
-    if wanted == "none":
+    if choice == "none":
         return None, "labels were not asked for"
     if len(names) == classes and not all(map(str.isdigit, names)):
         return [], "labels: the classes of the network, in its order"
@@ -110,35 +110,35 @@ def _labels(wanted: str, names: tuple[str, ...], classes: int) -> tuple[list[int
     if known.keys() >= set(names):
         return [known[name] for name in names], "labels: by name"
     why = f"{len(names)} classes of images ({', '.join(names[:3])}), {classes} of the network"
-    if wanted != "auto":
+    if choice != "auto":
         raise expected("labels", "folders named as classes of the network, or as many", why)
     return None, f"no labels: {why}"
 
 
 def plan(parameters: Values) -> Plan:
-    """Return the units of your network, and those of the networks that it is compared with.
+    """Return the units of your network and of the reference networks.
 
-    The latter are left out where there are not as many images for them.
+    Reference networks are left out where their data have fewer images.
     """
     p, subject = SimpleNamespace(**parameters), subject_of(parameters)
     items = [*_dials(p, subject.predicted, subject.labelled, subject.size, YOURS)]
-    enough = p.n_images <= len(load_data(REFERENCES_SHOWN).test.images)
+    enough = p.n_images <= len(load_data(REFERENCE_IMAGES).test.images)
     for name in p.references.split() if enough else ():
-        common: Any = {"data": REFERENCES_SHOWN, "network": name, "n_images": p.n_images}
+        common: Any = {"data": REFERENCE_IMAGES, "network": name, "n_images": p.n_images}
         pair = Pretrained(**common, labels="predicted"), Pretrained(**common)
         items += _dials(p, *pair, pretrained_weights(name).size, REFERENCE)
     count = subject.predicted.n_images or p.n_images
     unit, few = partial(measurement, subject.predicted), min(p.n_shown, count)
-    drawn = {"landscape|network": unit("importance_landscape", n_images=count, n_draws=1)}
-    drawn["landscape|its paths"] = unit("paths_landscape")
-    drawn |= {f"maps|{t}": unit("drawn_maps", saliency=s, n_images=few) for s, t in MAPS.items()}
-    return Plan([*items, *(Item(measured, keep=keep) for keep, measured in drawn.items())])
+    arrays = {"landscape|network": unit("importance_landscape", n_images=count, n_draws=1)}
+    arrays["landscape|its paths"] = unit("paths_landscape")
+    arrays |= {f"maps|{t}": unit("drawn_maps", saliency=s, n_images=few) for s, t in MAPS.items()}
+    return Plan([*items, *(Item(measure, keep=keep) for keep, measure in arrays.items())])
 
 
 def _dials(
     p: SimpleNamespace, predicted: Pretrained, labelled: Pretrained | None, size: int, who: str
 ) -> Iterator[Item]:
-    """Yield the units of the dials of a network, with what their rows are selected by."""
+    """Yield the units of the dials of a network, with the labels of their rows."""
     patch = max(side for side in range(1, max(size // SQUARES, 1) + 1) if size % side == 0)
     for name, dial in DIALS.items():
         network = labelled if dial.get("labelled") else predicted
@@ -151,7 +151,7 @@ def _dials(
 
 
 def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what is drawn of the tensors of a unit: of landscapes means over squares."""
+    """Return the tensors that figures draw: landscapes as means over squares."""
     if (landscape := tensors.get("landscape")) is None:
         return {**tensors}
     side = min(LANDSCAPE, len(landscape))
@@ -159,7 +159,7 @@ def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
-    """Return one row a network and dial, with the interval over images."""
+    """Return a row for each network and dial, with the interval over images."""
     keys = ["dial", "who", "name", "alike", "data", "network"]
     groups = rows.groupby(keys, sort=False)
     estimates = [dict(zip(keys, key)) | _estimate(part) for key, part in groups]
@@ -168,7 +168,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: Arrays) -> Derived:
 
 
 def _estimate(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return the mean over the images of a dial with its interval; of curvature, its logarithm."""
+    """Return the mean of a dial over images, with its interval; for curvature, of the logarithm."""
     about, values = DIALS[rows["dial"].iloc[0]], rows["value"].to_numpy(float)
     undefined = int((~np.isfinite(values)).sum())
     if "sure" in about:
@@ -177,32 +177,32 @@ def _estimate(rows: pd.DataFrame) -> dict[str, Any]:
         values = np.log10(np.maximum(values, LEAST))
     if about.get("pixels"):
         values = np.exp(values) / json.loads(rows["alike"].iloc[0])[SIDE] ** 2
-    values, found = values[np.isfinite(values)], Interval(np.nan)
+    values, interval = values[np.isfinite(values)], Interval(np.nan)
     if len(values):
         shares = share_interval(int(values.sum()), len(values)) if about.get("shares") else None
-        found = shares or mean_interval(values * (-1 if about.get("turned") else 1))
-    return dict(zip(("value", "low", "high", "n"), found)) | {"undefined": undefined}
+        interval = shares or mean_interval(values * (-1 if about.get("turned") else 1))
+    return dict(zip(("value", "low", "high", "n"), interval)) | {"undefined": undefined}
 
 
 def page(subject: Subject, entries: Sequence[Row], arrays: Arrays) -> tuple[Row, Row]:
-    """Return the pictures of the page, and its sentences by where they stand, see the template."""
-    given = {"subject": subject, "entries": entries, "shown": (shown := pictures(subject, arrays))}
-    return shown, {part: write(part, **given) for part in PARTS}
+    """Return the pictures of the page, and its sentences by part of the template."""
+    values: Row = {"subject": subject, "entries": entries, "shown": pictures(subject, arrays)}
+    return values["shown"], {part: write(part, **values) for part in PARTS}
 
 
 def write(part: str, **values: Any) -> str:
-    """Write a part of the template."""
-    given = {"advice": NAMES["advice"], "name_of": name_of, "others": REFERENCES_SHOWN}
-    return render(Path(__file__).with_suffix(".md.jinja"), part=part, **given, **values).strip()
+    """Render a part of the template."""
+    common = {"advice": NAMES["advice"], "name_of": name_of, "others": REFERENCE_IMAGES}
+    return render(Path(__file__).with_suffix(".md.jinja"), part=part, **common, **values).strip()
 
 
 def card(table: pd.DataFrame, profile: str, why: str) -> list[dict[str, Any]]:
-    """Return what the card shows of each dial.
+    """Return the entry of each dial on the card.
 
     Args:
-        table: rows of this run, then of kept ones.
+        table: rows of this run, then of kept runs.
         profile: of this run.
-        why: there are no labels.
+        why: the reason why there are no labels.
     """
     own = select(table, profile=profile, who=YOURS)
     others = table[(table["who"] == REFERENCE) & (table["name"] != own["name"].iloc[0])]
@@ -232,14 +232,14 @@ def _dial(name: str, own: Row | None, others: pd.DataFrame, why: str) -> dict[st
 
 
 def text(row: Row) -> str:
-    """Write the value of a row as its dial does; curvature from its logarithm."""
+    """Format the value of a row as its dial says; curvature from its logarithm."""
     about = DIALS[row["dial"]]
     ends = np.array([row[part] for part in ENDS], float)
     return f"{Value(*(10**ends if 'sure' in about else ends)):{about['form']}}"
 
 
 def pictures(subject: Subject, arrays: Arrays) -> dict[str, dict[str, Any]]:
-    """Return the pictures of the page: maps by method, landscapes, and images by steadiness."""
+    """Return the pictures of the page: maps by method, landscapes, images by steadiness."""
     images = load_data(subject.predicted.data).test.images.numpy()
     maps, landscapes = (
         {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}

@@ -65,7 +65,7 @@ class TestCorruptions:
             (images, fog | {"level": 0}, "level: expected an integer from 1 to 5, got 0"),
             (photographs(size=28), fog, "at least 32 pixels a side, got .*28, 28"),
             (photographs(channels=2), fog, "uint8 with 1 or 3 channels"),
-            (images.float(), fog, "expected bytes"),
+            (images.float(), fog, "expected uint8"),
         ):
             with pytest.raises(UsageError, match=message):
                 corrupt(pixels, **options, seed=0)

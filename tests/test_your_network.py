@@ -22,9 +22,9 @@ from suite.evidence import html
 from suite.networks.yours import load_weights, own_network
 from suite.papers import your_measures as measures
 from suite.papers import your_network as paper
-from suite.paths import with_whole_paths
+from suite.paths import resolve_paths
 from suite.runs import compute
-from suite.runs.execute import evaluated, keys_of
+from suite.runs.execute import keys_of, load_model
 from suite.runs.plan import plan
 from suite.store import Archive, Kept, pack_arrays, write_archive
 from suite.units import Pretrained
@@ -101,7 +101,7 @@ def subject_of(parameters, function):
 
 def shown_to(parameters, function="build"):
     """Return a network of the file with the images of the parameters."""
-    return evaluated(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
+    return load_model(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
 
 
 REFUSED = {  # of a network
@@ -190,7 +190,7 @@ class TestNetworks:
         unit = paper.subject_of(parameters).predicted
         file.write_text(NET.replace("stride=2", "stride=3"))
         with pytest.raises(UsageError, match="changed while it was measured"):
-            evaluated(unit, {}, torch.device("cpu"))
+            load_model(unit, {}, torch.device("cpu"))
         keys.append(key())
         parameters["weights"] = str(tmp_path / "w.pt")
         for n in range(2):
@@ -256,7 +256,7 @@ class TestImages:
         monkeypatch.chdir(file.parent)
         given = {"network": "net.py:build", "images": "photos/", "labels": "auto", "x": "a/b"}
         whole = {"network": f"{file}:build", "images": str(photos), "labels": "auto", "x": "a/b"}
-        assert with_whole_paths(given) == whole
+        assert resolve_paths(given) == whole
 
 
 class TestLabels:
@@ -279,7 +279,7 @@ class TestLabels:
         unit = subject_of(parameters, "linear").labelled
         for labels, expected in ((None, [0, 1, 0, 1]), ([1, 0], [1, 0, 1, 0])):
             relabelled = Pretrained(**{**vars(unit), "labels": labels})
-            model = evaluated(relabelled, {}, torch.device("cpu"))
+            model = load_model(relabelled, {}, torch.device("cpu"))
             assert model.test_images(None)[1].tolist() == expected
 
 

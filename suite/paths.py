@@ -29,7 +29,7 @@ def data_folder() -> Path:
 
 
 def suggest_variable(path: Path) -> str:
-    """Say which variable moves a file or folder, for a message; "" where none does."""
+    """Return the advice to set the variable that moves a path; "" if no variable does."""
     folders = {"STORE": store_folder(), "EXECUTED": executed_folder(), "DATA": data_folder()}
     path = path.absolute()
     inside = [name for name, folder in folders.items() if path.is_relative_to(folder.absolute())]

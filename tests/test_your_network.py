@@ -202,6 +202,7 @@ class TestNetworks:
 REFUSED_IMAGES = [
     ({"images": "/nowhere/at/all"}, "images: expected a folder"),
     ({"images": "phtos"}, "unknown data set"),
+    ({"images": "photos"}, "expected imagefolder:photos for a folder"),
     ({"images": "PHOTOS/empty"}, "no photographs"),
     ({"labels": "folders"}, "labels: expected folders named as classes"),
     ({"network": "efficientnet_lite0"}, "size: expected none for the packaged"),
@@ -231,7 +232,8 @@ class TestImages:
             load_data(f"shown:21|9|{table}|imagefolder:{photos / 'dark'}")
 
     @pytest.mark.parametrize(("changes", "message"), REFUSED_IMAGES)
-    def test_that_are_refused(self, parameters, photos, changes, message):
+    def test_that_are_refused(self, parameters, photos, monkeypatch, changes, message):
+        monkeypatch.chdir(photos.parent)
         (photos / "empty").mkdir()
         changes = {name: value.replace("PHOTOS", str(photos)) for name, value in changes.items()}
         with pytest.raises(UsageError, match=message):
@@ -255,8 +257,7 @@ class TestImages:
     def test_whole_paths(self, file, photos, monkeypatch):
         monkeypatch.chdir(file.parent)
         given = {"network": "net.py:build", "images": "photos/", "labels": "auto", "x": "a/b"}
-        whole = {"network": f"{file}:build", "images": str(photos), "labels": "auto", "x": "a/b"}
-        assert resolve_paths(given) == whole
+        assert resolve_paths(given) == given | {"network": f"{file}:build", "images": str(photos)}
 
 
 class TestLabels:

@@ -63,7 +63,7 @@ def _stop(*_: object) -> None:
 
 
 def warn_of_unknown_commit() -> None:
-    """Say now what `keep` would say of results for which no commit is known."""
+    """Warn that `keep` will refuse the results, where the commit is unknown."""
     from suite.runs.code import commit
 
     if commit() == "unknown":

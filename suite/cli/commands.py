@@ -148,7 +148,7 @@ def keep(chapter: str, profile: str, more: tuple[Path, ...], **given: Any) -> No
 
 @app.command()
 def status() -> None:
-    """Say for each chapter and profile how many units are stored, and the seconds spent."""
+    """List for each chapter and profile how many units are stored, and the seconds spent."""
     batch.say_plans(
         (f"{name},", profile, notebooks.units_of(name, values))
         for name in notebooks.chapters()

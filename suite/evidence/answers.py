@@ -95,7 +95,7 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
 
 
 def here_text(row: "pd.Series[Any]", claims: Mapping[str, Claim], values: dict[str, Value]) -> str:
-    """Write what was measured on a claim, with its interval and n, and what stands beside it.
+    """Format the measured effect of a claim with its interval and n, and the effects next to it.
 
     Args:
         row: of `headlines`.

@@ -297,7 +297,7 @@ def _adjust_by_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_panel(claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame) -> Verdict:
-    """Decide a claim on one data set and network.
+    """Judge a claim on one data set and network.
 
     Args:
         claim: which.
@@ -335,7 +335,7 @@ def _test_rows(rows: pd.DataFrame, test: Claim, also: Claim = MappingProxyType({
 
 
 def _is_about(part: Claim, rows: pd.DataFrame) -> bool:
-    """Whether what restricts a claim speaks of the data and the profile of rows."""
+    """Whether a restriction of a claim applies to the data and the profile of rows."""
     columns = {"data": "data", "profiles": "profile"}
     return all({*rows[name]} & {*part.get(key, rows[name])} for key, name in columns.items())
 
@@ -351,7 +351,7 @@ def _run_rule(claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]) -> 
 
 
 def _unmet_precondition(claim: Claim, rows: pd.DataFrame) -> str:
-    """Say which precondition of a claim fails, if one does."""
+    """Describe the first precondition of a claim that fails; return "" if all hold."""
     for need in (part for part in claim.get("needs", []) if _is_about(part, rows)):
         values = _test_rows(rows, need)["value"].astype(float)
         for kind, (words, statistic, is_met) in BOUNDS.items():

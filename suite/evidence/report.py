@@ -95,8 +95,8 @@ def join_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     names = load_words(chapter)["names"]
     statistic = [name_sides(text, names) for text in rows["statistic"].fillna("")]
     rows = rows.assign(on=on, statistic=statistic)
-    writers = {"measured": write_estimate, "remark": remark}
-    return rows.assign(**{name: rows.apply(write, axis=1) for name, write in writers.items()})
+    every = [row for _, row in rows.iterrows()]
+    return rows.assign(measured=[*map(write_estimate, every)], remark=[*map(remark, every)])
 
 
 def name_sides(statistic: str, names: Mapping[str, str]) -> str:
@@ -178,7 +178,7 @@ def write_estimate(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
 
 
 def origin(provenance: Mapping[str, Any]) -> str:
-    """Say in one line where the numbers of a run come from.
+    """Describe in one line where the numbers of a run come from.
 
     Args:
         provenance: of the run; `here` counts the units that this machine has computed, and is not
@@ -193,7 +193,7 @@ def origin(provenance: Mapping[str, Any]) -> str:
 
 
 def machine(provenance: Mapping[str, Any]) -> str:
-    """Say what the numbers of a run were computed on, and by which code."""
+    """Describe the machine and the commit that computed the numbers of a run."""
     counts = readable(provenance["threads"])
     threads = f"{counts} thread{'s' * (counts != '1')} a process"
     devices = " and ".join(provenance["device"])
@@ -271,7 +271,7 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
 
 
 def describe_printed(verdict: Verdict | None) -> str:
-    """Say what a rule makes of the numbers that a paper prints; nothing where it prints none."""
+    """Describe the verdict on the numbers that a paper prints; return "" if it prints none."""
     if verdict is None or verdict.finding is None:
         return ""
     about = verdict.finding.interval._asdict() | vars(verdict.finding)

@@ -52,7 +52,7 @@ def chapters() -> list[str]:
 
 
 def strays() -> list[Path]:
-    """Return the notebooks beside the chapters that are none, as Jupyter leaves them."""
+    """Return the notebooks that are no chapters, such as the copies that Jupyter leaves."""
     return sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not profiles(path.stem))
 
 
@@ -145,7 +145,7 @@ def notebook_parameters(chapter: str, namespace: Values) -> dict[str, Any]:
 
 
 def _check_and_name(chapter: str, values: Values, entries: Entries) -> dict[str, Any]:
-    """Check the parameters of a run, and give it the name that it deserves."""
+    """Check the parameters of a run, and name it by its profile and what differs from that."""
     values = resolve_paths(dict(values))
     checks.check(chapter, values, entries)
     by_profile, name = profiles(chapter), check_run_name(values["profile"])
@@ -271,7 +271,7 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
 
 
 def _list_executed(partial: Path) -> list[bool]:
-    """Return for each cell of code whether it ran."""
+    """Return for each code cell whether it ran."""
     import nbformat
 
     cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
@@ -302,7 +302,7 @@ def _finish(chapter: str, partial: Path, told: str) -> None:
 
 
 def _strip_progress(output: Any) -> bool:
-    """Take bars of progress, which begin with a carriage return; say whether anything is left."""
+    """Remove progress bars, which begin with a carriage return; return whether text is left."""
     if output.get("name") != "stderr":
         return True
     output.text = re.sub(r"\r[^\r\n]*", "", output.text)

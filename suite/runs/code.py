@@ -138,7 +138,7 @@ def changes(*paths: str) -> list[str]:
 
 
 def git(*command: str) -> str:
-    """Return what git says of the project; nothing where it fails or is not there."""
+    """Return the output of a git command on the project; "" if it fails or git is missing."""
     words = ["git", "-C", str(ROOT), *command]
     try:
         return subprocess.check_output(words, stderr=subprocess.DEVNULL, encoding="utf-8").strip()

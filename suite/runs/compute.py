@@ -200,7 +200,7 @@ def part_of(units: Sequence[Unit], number: int, count: int) -> list[Unit]:
 
 
 def _absent_packages(errors: Sequence[Failure]) -> str:
-    """Say which packages are not installed, how many units need each, and one of them."""
+    """List the packages that are not installed, with how many units need each, and one unit."""
     need = defaultdict(list)
     for name, message, _ in errors:
         for package in re.findall(r"No module named '(\w+)", message):

@@ -106,7 +106,7 @@ def fingerprints_of(units: Sequence[Unit], known: Mapping[str, str]) -> dict[str
 
 
 def describe(unit: Unit) -> str:
-    """Say what a unit is, in one line."""
+    """Describe a unit in one line."""
     kind, _, *fields = training_of(unit).identity.items()
     name = f"{kind[1]} ({', '.join(f'{name}={value}' for name, value in fields)})"
     if not isinstance(unit, Measurement):

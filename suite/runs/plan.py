@@ -71,7 +71,7 @@ def plan(
     force: bool = False,
     timed: bool = False,
 ) -> Plan:
-    """Say what `compute` would do, without computing anything.
+    """Return what `compute` would do, without computing anything.
 
     Args:
         units: what is wanted.
@@ -126,7 +126,7 @@ def plan(
 
 
 def _time_of(trainings: Iterable[Training], resources: Resources) -> str:
-    """Say how long trainings take one after another, by steps of each kind measured here."""
+    """Estimate how long trainings take in sequence, from measured steps of each kind."""
     device, known, total = resources.resolve_device(), dict[str, float](), 0.0
     # Of those that differ in their length alone, the longest gives the others.
     ascending = sorted(trainings, key=lambda unit: unit.epochs)

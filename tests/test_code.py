@@ -115,7 +115,7 @@ class TestCodeOfTheProject:
         sources = Sources()
         named = [v for table in code.REGISTRIES for name, v in table.items() if name != "mine"]
         assert len(named) > 50
-        assert "".join(map(sources._uncommitted, named)) == ""
+        assert "".join(map(sources._new_source, named)) == ""
 
     @pytest.mark.parametrize(
         ("penalty", "function"),

@@ -305,9 +305,10 @@ def maps_of(
     return dict(found)
 
 
-def untrained(panel: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
-    """Return the landscape that its paths give a network of a panel before any training."""
-    shape, options = image_shape(panel["data"]), panel.get("network_options", {})
+def untrained_landscape(panels: Sequence[Values], data: str, seed: int = 0) -> Tensor:
+    """Return the landscape that its paths give the network of a panel before any training."""
+    panel = next(panel for panel in panels if panel["data"] == data)
+    shape, options = image_shape(data), panel.get("network_options", {})
     network = build_network(panel["network"], shape, 10, options=options, seed=seed)
     return scaled_norm(path_counts(network, shape, squared=True))
 

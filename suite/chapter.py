@@ -15,11 +15,11 @@ from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
 from suite.evidence.report import accuracies, all_verdicts, headlines, origin, section_verdicts
 from suite.evidence.results import Results, judged, load_results, save_tables
-from suite.evidence.tables import select
+from suite.evidence.tables import best_rows, select
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
-# Profiles whose kept results stand beside those of a run.
+# Profiles, the smallest first: a run is shown with the kept results of those that are larger.
 BESIDE = ("desktop", "workstation", "gpu", "paper")
 PROVENANCE = "units seconds ended device threads peak_bytes torch reglib commit".split()
 
@@ -59,9 +59,8 @@ class Chapter:
 
     @property
     def shown(self) -> str:
-        """The profile that a page of one profile shows: the largest, or one of the user's own."""
-        largest = str(self.table["profile"].iloc[-1])
-        return largest if self.profile in notebooks.PROFILES else self.profile
+        """The profile that a page of one profile shows: the best, or one of the user's own."""
+        return str(best_rows(self.table)["profile"].iloc[0])
 
     def what_we_ran(self) -> None:
         """Show how many networks were trained on what at each profile, and how good they are."""
@@ -88,7 +87,8 @@ class Chapter:
         fresh = judged(self.name, self.profile, rows, arrays, provenance, records, known=known)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
-        larger = [load_results(self.name, p) for p in BESIDE if p != self.profile]
+        start = BESIDE.index(self.profile) + 1 if self.profile in BESIDE else 0
+        larger = [load_results(self.name, profile) for profile in BESIDE[start:]]
         self.results = [fresh, *(results for results in larger if len(results.frame))]
         self.table = pd.concat([r.frame for r in self.results], ignore_index=True)
         self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)

@@ -122,6 +122,8 @@ class TestNameOfRun:
         assert "workstation" in profiles
         pd.testing.assert_frame_equal(all_verdicts(), before)
         assert run in set(all_verdicts(every=True)["profile"])
+        (chapter := Chapter(NAME, of_profile("workstation"))).run()
+        assert {chapter.shown, *chapter.table["profile"]} == {"workstation"}  # and no smaller one
 
 
 class TestInjectedParameters:

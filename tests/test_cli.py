@@ -213,7 +213,7 @@ class TestReport:
         folder = tmp_path / "executed" / "results" / "desktop"
         folder.mkdir(parents=True)
         names = (f"{CHAPTER}.verdicts.csv", f"{CHAPTER}.provenance.json", "pilcro.zip")
-        for name, text in zip(names, ("", "{", "PK")):
+        for name, text in zip(names, ("claim\na\n", "{", "PK")):
             (folder / name).write_text(text)
         code, out, err = command("report")
         assert (code, "Traceback" in err) == (1, False)

@@ -36,8 +36,10 @@ def claims(monkeypatch):
 def test_a_claim_is_shown_at_the_best_profile_that_ran(claims):
     words = {"laptop": "contradicted", "workstation": "holds", "paper": "not run"}
     rows = [verdict(profile=profile, word=word) for profile, word in words.items()]
-    best = report.best_profile(pd.DataFrame(rows))
+    best = report.best_verdicts(pd.DataFrame(rows))
     assert best[["profile", "verdict"]].to_numpy().tolist() == [["workstation", "holds"]]
+    best = report.best_verdicts(pd.DataFrame([*rows, verdict(profile="workstation+n_images=9")]))
+    assert best["profile"].tolist() == ["workstation+n_images=9"]  # as sentences take it
 
 
 def test_a_headline_is_its_main_panel_and_further_panels_change_nothing(claims):
@@ -74,9 +76,11 @@ class TestScale:
         ]
         values = [0.9, 0.1, 0.4, 0.3, None, None, 0.2]
         records = [Record(u, "done", {"mean": v}, {}) for u, v in zip(units, values)]
-        found = scale.trainings_of(records)
-        found = [(t["seed"], t["epochs"], t.get("accuracy")) for t in found]
-        assert found == [(0, 9, 0.9), (1, 9, None)]
+        networks = scale.trainings_of(records)
+        assert [(t["seed"], t["epochs"], t.get("accuracy")) for t in networks] == [
+            (0, 9, 0.9),
+            (1, 9, None),
+        ]
 
     def test_a_setting_is_met_by_size_length_and_images(self):
         options = {"blocks": [2, 2, 2, 2], "width": 64}

@@ -86,11 +86,8 @@ class TestMeans:
         assert not quote.unpaired(table, "kind", "l1", "pool")
 
     def test_the_word_is_the_sign_of_the_interval(self):
-        words = {
-            "higher": [0.4, 0.5, 0.6],
-            "lower": [-0.4, -0.5, -0.6],
-            "unclear": [-0.5, 0.1, 0.6],
-        }
+        words = {"higher": [0.4, 0.5, 0.6], "lower": [-0.4, -0.5, -0.6]}
+        words |= {"unclear": [-0.5, 0.1, 0.6]}
         for word, values in words.items():
             table = rows().assign(value=[0.0] * 3 + values)
             assert quote.paired(table, "kind", "l1", "none").word == word

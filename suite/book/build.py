@@ -38,8 +38,7 @@ def build(html: Path, *, pdf: bool) -> Path:
     executed = executed_folder()
     for chapter in notebooks.chapters():
         if not (executed / f"{chapter}.ipynb").exists():
-            why = f"chapter {chapter} was not executed: run 'python -m suite run {chapter}'"
-            raise UsageError(why)
+            raise UsageError(f"{chapter} was not executed: run 'python -m suite run {chapter}'")
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "book"), Path(folder, "output")
         _stage(source, executed)

@@ -12,11 +12,11 @@ import pandas as pd
 from suite import notebooks
 from suite.book import agreement, benchmarks, front, records
 from suite.data import SOURCES
-from suite.errors import UsageError
+from suite.errors import expected
 from suite.evidence.answers import values_of
 from suite.evidence.claims import TIERS, load_claims
 from suite.evidence.render import markdown_table, render, words
-from suite.evidence.report import all_verdicts, best_profile, headlines, tally, with_claims
+from suite.evidence.report import all_verdicts, best_verdicts, headlines, tally, with_claims
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
@@ -55,7 +55,7 @@ def values(verdicts: pd.DataFrame) -> dict[str, Any]:
 
 
 def agreement_page(folder: Path) -> str:
-    """Return the page that compares this machine with the kept results; its picture is drawn."""
+    """Return the page that compares this machine with the kept results; draw its picture."""
     return _page("agreement", **agreement.contents(folder, chapter_name))
 
 
@@ -109,8 +109,7 @@ def judge_kept(readme: Path) -> list[Path]:
     between = r"(?s)(?<=<!-- headlines:start -->\n).*(?=<!-- headlines:end -->)"
     text, found = re.subn(between, lambda _: f"{table}\n", readme.read_text(encoding="utf-8"))
     if not found:
-        why = f"{readme.name}: expected <!-- headlines:start --> and :end, each on a line"
-        raise UsageError(why)
+        raise expected(readme.name, "<!-- headlines:start --> and :end, each on a line", "none")
     readme.write_text(text, encoding="utf-8")
     return [*files, readme]
 
@@ -126,7 +125,7 @@ def with_evidence() -> list[str]:
 def summary_table(verdicts: pd.DataFrame) -> str:
     """Return how many claims of each tier have each verdict at their best profile, as Markdown."""
     heads, table = [word for word in WORDS if word != NOT_RUN], []
-    for chapter, name, best in by_chapter(best_profile(verdicts)):
+    for chapter, name, best in by_chapter(best_verdicts(verdicts)):
         rows = with_claims(chapter, best)
         for tier in sorted({claim["tier"] for claim in load_claims(chapter)}, key=TIERS.index):
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()

@@ -14,7 +14,7 @@ import pandas as pd
 from suite.evidence.claims import TIERS, load_claims, load_settings, load_words, on_printed_numbers
 from suite.evidence.names import name_of
 from suite.evidence.render import render, words
-from suite.evidence.report import best_profile, headlines, of_printed, tally, with_claims
+from suite.evidence.report import best_verdicts, headlines, of_printed, tally, with_claims
 from suite.evidence.rules import NOT_RUN
 from suite.evidence.scale import copies_of
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
@@ -37,16 +37,14 @@ def split(executed: Path, folder: Path, opening: str, closing: str) -> list[Path
     """
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     page, record, last = list[Any](), [_markdown("opening", opening)], list[Any]()
-    files = []
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags", [])
         (last if "parameters" in tags else record if "record" in tags else page).append(cell)
     record += [*last, _markdown("closing", closing)]
-    for suffix, part in (("", page), ("_record", record)):
-        file = folder / f"{executed.stem}{suffix}.ipynb"
-        file.write_text(json.dumps(notebook | {"cells": part}), encoding="utf-8")
-        files.append(file)
-    return files
+    files = {folder / executed.name: page, folder / f"{executed.stem}_record.ipynb": record}
+    for file, cells in files.items():
+        file.write_text(json.dumps(notebook | {"cells": cells}), encoding="utf-8")
+    return [*files]
 
 
 def _markdown(name: str, text: str) -> dict[str, Any]:
@@ -61,7 +59,7 @@ def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> st
         verdicts: of the chapter at all profiles.
         folder: of the generated pages, with the tables to download.
     """
-    every, shown = with_claims(chapter, verdicts), with_claims(chapter, best_profile(verdicts))
+    every, shown = with_claims(chapter, verdicts), with_claims(chapter, best_verdicts(verdicts))
     claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
     return render(
         TEMPLATES / "record.md.jinja",

@@ -52,6 +52,8 @@ def source(name: str) -> Source:
     if kind == "shown" and colon:
         return _shown(*rest.split("|"))
     if name not in SOURCES:
+        if Path(name).is_dir():
+            raise expected("data set", f"imagefolder:{name} for a folder", repr(name))
         raise unknown("data set", name, [*SOURCES, "imagefolder:PATH", "resized:NAME:SIZE"])
     return SOURCES[name]
 

@@ -10,9 +10,10 @@ from suite.errors import unknown
 from suite.evidence.claims import Claim, load_claims, published_effect
 from suite.evidence.html import badge
 from suite.evidence.names import name_of
-from suite.evidence.quote import Value, best
+from suite.evidence.quote import Value
 from suite.evidence.report import headlines
 from suite.evidence.rules import NOT_RUN, NOT_TESTABLE
+from suite.evidence.tables import best_rows
 
 LONGEST = 60  # reason in a cell; the record has it in any case
 MEANING = "../how_to_read.html#verdicts"
@@ -73,7 +74,7 @@ def claim_value(
     for column, value in {"data": data, "network": network}.items():
         rows = rows[rows[column] == value] if value else rows
     rows = rows if data or network else rows[rows["main"].astype(bool)]
-    rows = best(rows)
+    rows = best_rows(rows)
     return Value() if rows.empty else value_of(rows.iloc[0], claims[name])
 
 

@@ -10,9 +10,8 @@ from suite.errors import expected
 from suite.evidence.names import name_of
 from suite.evidence.rules import NAN, NOT_RUN, Sides
 from suite.evidence.statistics import Interval, difference, mean_interval
-from suite.evidence.tables import interval_text, unit_of
+from suite.evidence.tables import best_rows, interval_text, unit_of
 
-ORDER = ("paper", "gpu", "workstation", "desktop", "laptop", "smoke")  # profiles, the best first
 # Forms of a value: factor, sign of positive numbers, and the words behind it.
 FORMS = {
     "points": (100, "+", " points"),
@@ -127,7 +126,7 @@ def mean(rows: pd.DataFrame) -> Value:
 
     Where rows are of single images, these take the place of seeds.
     """
-    rows = best(rows.dropna(subset="value"))
+    rows = best_rows(rows.dropna(subset="value"))
     units = rows.groupby(unit_of(rows))["value"].mean()
     return _of(rows, mean_interval(units)) if len(units) else Value()
 
@@ -143,7 +142,7 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
         The mean difference; its word is "higher", "lower" or, where the interval has both signs,
         "unclear".
     """
-    rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
+    rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
     return _signed(rows, mean_interval(Sides(between, first, second).gaps(rows, unit_of(rows))))
@@ -151,7 +150,7 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     """Return how far the mean of `first` is ahead of that of other networks, as `paired` does."""
-    rows = best(rows[rows[between].isin([first, second])].dropna(subset="value"))
+    rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
     means = [mean_interval(rows.loc[rows[between] == name, "value"]) for name in (first, second)]
@@ -166,10 +165,3 @@ def _signed(rows: pd.DataFrame, ahead: Interval) -> Value:
 def _of(rows: pd.DataFrame, interval: Interval) -> Value:
     on = " and ".join(sorted({name_of(data) for data in rows["data"]}))
     return Value(*interval, on=on, profile=str(rows["profile"].iloc[0]))
-
-
-def best(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the rows of the best profile: this run's, if the project has no profile of that name."""
-    rank = {name: place for place, name in enumerate(ORDER, start=1)}
-    first = min(rows["profile"], key=lambda name: rank.get(name, 0), default=None)
-    return rows[rows["profile"] == first]

@@ -1,5 +1,6 @@
 """Verdicts as tables and sentences, and of the headline claims one row each."""
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,13 +18,12 @@ from suite.evidence.results import read_verdicts
 from suite.evidence.rules import HOLDS, INCONCLUSIVE, NOT_RUN, NOT_TESTABLE, Verdict
 from suite.evidence.scale import AT, SCALES, STAND_IN
 from suite.evidence.statistics import Interval
-from suite.evidence.tables import interval_text
+from suite.evidence.tables import PROFILES, best_rows, interval_text
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *COLUMNS, "profile"]
 MOST_NEEDED = 10_000  # more than that is no plan
-PROFILES = ("paper", "gpu", "workstation", "desktop", "laptop")  # the best first
 AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
 
 
@@ -34,26 +34,24 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
 
     Args:
         kept_only: leave out the latest runs.
-        every: also runs that are of none of `PROFILES`, which pages do not take for evidence.
+        every: also runs that are of none of `PROFILES`, which pages do not take as evidence; files
+            that are damaged, which `damaged_results` names, are left out.
 
     Returns:
         One row a verdict: `chapter`, the columns of `suite.evidence.claims.judge`, and `profile`.
 
     Raises:
-        UsageError: a file has not these columns; it names the file.
+        UsageError: a file is damaged or of an older version; it names the file.
     """
     tables = [pd.DataFrame(columns=VERDICT_COLUMNS)]
     folders = [KEPT_RESULTS] if kept_only else [executed_folder() / "results", KEPT_RESULTS]
     for file in (path for folder in folders for path in sorted(folder.glob("*/*.verdicts.csv"))):
         chapter, run = file.name.partition(".")[0], file.parent.name
-        shown = run.partition("+")[0] != "smoke" if every else run in PROFILES
-        # `damaged_results` names one that is empty.
-        if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown and file.stat().st_size:
-            table = read_verdicts(file).assign(chapter=chapter)
-            if missing := [name for name in VERDICT_COLUMNS if name not in table]:
-                what = f"the columns {', '.join(missing)}: it is of an older version"
-                raise UsageError(f"{file}: expected {what}; run 'python -m suite run {chapter}'")
-            tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
+        shown = run.partition("+")[0] != "smoke" if every else run in PROFILES[:-1]
+        if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown:
+            with contextlib.suppress(*[UsageError] * every):
+                table = read_verdicts(file).assign(chapter=chapter)
+                tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 
@@ -61,22 +59,21 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
 def damaged_results() -> list[str]:
     """Return the results that cannot be read, with what is wrong, a line a file."""
     readers: dict[str, Callable[[Path], object]] = {".csv": partial(pd.read_csv, dtype=str)}
-    readers |= {".json": lambda file: json.loads(file.read_bytes()), ".zip": read_archive}
+    readers |= {".verdicts.csv": read_verdicts, ".zip": read_archive}
+    readers |= {".provenance.json": lambda file: json.loads(file.read_bytes())}
     lines, latest = [], executed_folder() / "results"
     for file in sorted([*latest.glob("*/*.*"), *KEPT_RESULTS.glob("*/*.*")]):
         try:
-            readers.get(file.suffix, Path.exists)(file)
+            readers.get(file.name[file.name.index(".") :], Path.exists)(file)
         except (OSError, ValueError) as error:
-            lines.append(f"{file}: {error}")
+            lines.append(str(error) if isinstance(error, UsageError) else f"{file}: {error}")
     return lines
 
 
-def best_profile(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Keep of each claim the verdicts of the best profile that has one."""
+def best_verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts on each claim at the best profile that tested it."""
     ran = verdicts[verdicts["verdict"] != NOT_RUN]
-    rank = ran["profile"].map({n: i for i, n in enumerate(PROFILES)}).fillna(len(PROFILES))
-    by = [ran[name] for name in ("chapter", "claim") if name in ran]
-    return ran[rank == rank.groupby(by).transform("min")]
+    return best_rows(ran, [name for name in ("chapter", "claim") if name in ran])
 
 
 def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None) -> pd.DataFrame:
@@ -157,15 +154,15 @@ def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
 def section_verdicts(chapter: str, verdicts: pd.DataFrame, section: str) -> pd.DataFrame:
     """Put the verdicts of a section into a table, see `by_claim`.
 
-    Of each claim it has the largest profile that tested it, and others where they say otherwise.
-    What a smaller one could not measure is left out, too.
+    The table has the best profile that tested each claim, and others where they say otherwise.
+    What another profile could not test is left out.
 
     Args:
         chapter, verdicts, section: see `with_claims`.
     """
     rows = with_claims(chapter, verdicts, section)
     tested = rows[rows["verdict"] != NOT_RUN]
-    largest = tested["profile"] == tested.groupby("claim")["profile"].transform("last")
+    largest = tested.index.isin(best_verdicts(rows).index)
     words = tested["claim"] + " " + tested["verdict"]
     left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == NOT_TESTABLE))
     return by_claim(tested[~left_out])
@@ -224,7 +221,7 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The columns of `with_claims`; a claim that no profile tested is *not run*.
     """
-    best = with_claims(chapter, best_profile(verdicts[verdicts["main"].astype(bool)]))
+    best = with_claims(chapter, best_verdicts(verdicts[verdicts["main"].astype(bool)]))
     rows = []
     for claim in (claim for claim in load_claims(chapter) if claim["tier"] == "headline"):
         found = best[best["claim"] == claim["id"]]

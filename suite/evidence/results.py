@@ -1,5 +1,6 @@
 """Results of a chapter at a profile: a table, verdicts, provenance, and a few maps."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 import pandas as pd
 from numpy.typing import NDArray
 
-from suite.errors import UsageError
+from suite.errors import UsageError, expected
 from suite.evidence.claims import COLUMNS, judge, load_claims, load_settings
 from suite.evidence.scale import Trainings, trainings_of
 from suite.paths import NOTEBOOKS, checked_name, executed_folder
@@ -89,8 +90,8 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     if folder is None:
         files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
         replace_file(stem.with_suffix(ARRAYS), pack_arrays(results.arrays)["arrays.safetensors"])
-    about = results.provenance
-    about = {**about, "judged": _judged_by(chapter, about)} if folder else about
+    about = dict(results.provenance)
+    about |= {"judged": _judged_by(chapter, about)} if folder else {}
     files[".provenance.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())
@@ -98,9 +99,21 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
 
 
 def read_verdicts(file: Path) -> pd.DataFrame:
-    """Read verdicts that `save_tables` has written."""
-    verdicts = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str))
-    return verdicts.fillna({name: "" for name in TEXTS if name in verdicts})
+    """Read the verdicts that `save_tables` has written to `PROFILE/CHAPTER.verdicts.csv`.
+
+    Raises:
+        UsageError: the file is damaged or of an older version; it names the file.
+    """
+    try:
+        verdicts = pd.read_csv(file, dtype=dict.fromkeys(TEXTS, str) | {"estimate": float})
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from error
+    if missing := [name for name in (*COLUMNS, "profile") if name not in verdicts]:
+        why = f"the columns {', '.join(missing)}: it is damaged or of an older version; run "
+        raise UsageError(f"{file}: expected {why}'python -m suite run {file.name.split('.')[0]}'")
+    if wrong := sorted({*map(str, verdicts["profile"])} - {file.parent.name}):  # a cut line
+        raise expected(f"{file}: profile", file.parent.name, wrong[0])
+    return verdicts.fillna(dict.fromkeys(TEXTS, ""))
 
 
 def load_results(
@@ -126,8 +139,8 @@ def load_results(
     about, records = archive.provenance, archive.records.values()
     file = path.with_suffix(".verdicts.csv")
     if not anew and file.exists() and about.get("judged") == _judged_by(chapter, about):
-        rows, verdicts = archive.rows.assign(profile=profile), read_verdicts(file)
-        if [*verdicts.columns] == [*COLUMNS, "profile"]:
+        with contextlib.suppress(UsageError):
+            rows, verdicts = archive.rows.assign(profile=profile), read_verdicts(file)
             return Results(rows, verdicts, archive.arrays, about, trainings_of(records))
     return judged(chapter, profile, archive.rows, archive.arrays, about, records)
 

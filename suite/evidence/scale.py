@@ -44,18 +44,14 @@ class Setting:
         options = training.get("network_options", {})
         options = {**options, **options.get("backbone_options", {})}
         defaults = {
-            name: parameter.default
+            name: [*value] if isinstance(value := parameter.default, tuple) else value
             for network in (options.get("backbone", "resnet"), self.network)
             if network in NETWORKS
             for name, parameter in inspect.signature(NETWORKS[network]).parameters.items()
         }
-        same = [_list(options.get(k, defaults.get(k))) == v for k, v in self.options.items()]
+        same = [(defaults | options).get(k) == v for k, v in self.options.items()]
         long = training.get("epochs", 0) >= (self.epochs or 0)
         return all(same) and long and training.get("n_train") is None
-
-
-def _list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def trainings_of(records: Iterable[Record]) -> list[dict[str, Any]]:

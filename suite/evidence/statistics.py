@@ -169,12 +169,15 @@ def share_interval(successes: int, n: int) -> Interval:
 
 
 def t_test_p(values: ArrayLike, mean: float = 0.0) -> float:
-    """Return the two-sided p-value of Student's test of a mean; NaN for fewer than two values."""
+    """Return the two-sided p-value of Student's test of a mean; NaN for fewer than two values.
+
+    Equal values have no spread to divide by: their p-value is that of the sign test, 2 / 2ⁿ.
+    """
     values = np.asarray(values, float)
     if len(values) < 2:
         return float("nan")
     if np.ptp(values) <= 1e-14 * np.abs(values).max():  # equal but for rounding
-        return 1.0 if values[0] == mean else float("nan")
+        return 1.0 if values[0] == mean else 2.0 ** (1 - len(values))
     return float(stats.ttest_1samp(values, mean).pvalue)
 
 

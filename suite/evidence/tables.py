@@ -12,6 +12,8 @@ from suite.errors import UsageError
 from suite.evidence.names import name_of
 from suite.evidence.statistics import Interval, mean_interval
 
+PROFILES = ("paper", "gpu", "workstation", "desktop", "laptop", "smoke")  # the best first
+
 
 def select(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     """Return the rows that have a value, or one of a list of values, in each named column.
@@ -29,6 +31,16 @@ def select(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
         cells = rows[column]
         chosen &= cells.isin(value) if isinstance(value, list) else (cells == value).to_numpy(bool)
     return rows[chosen]
+
+
+def best_rows(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows of the best profile, for each group of rows with equal values in `by`.
+
+    A run that is of none of `PROFILES` goes before all of them: it is the reader's own.
+    """
+    rank = rows["profile"].map({name: n for n, name in enumerate(PROFILES)}).fillna(-1)
+    best = rank.groupby([rows[name] for name in by]).transform("min") if by else rank.min()
+    return rows[rank == best]
 
 
 def mean_text(

@@ -15,7 +15,7 @@ from torch.nn.init import normal_, ones_
 from reglib import total_variation
 from reglib.autodiff import input_gradient
 from suite.errors import check_keys
-from suite.evidence import quote, tables
+from suite.evidence import tables
 from suite.metrics import centre_to_rim
 from suite.networks import build_network
 from suite.papers.design import Arrays, Item, changed, measurement, wanted
@@ -95,7 +95,7 @@ def derive(arrays: Arrays) -> tuple[list[dict[str, Any]], Arrays]:
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return means over initialisations, by network and condition."""
     rows = tables.select(rows, data=DATA, metric=[*TITLES], status="done").dropna(subset="model")
-    return tables.means(quote.best(rows), ["network", "model"], names=TITLES, digits=".3g")
+    return tables.means(tables.best_rows(rows), ["network", "model"], names=TITLES, digits=".3g")
 
 
 def correlation(first: Tensor, second: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 
 from suite.evidence.names import name_of
-from suite.evidence.quote import best
 from suite.evidence.statistics import as_ratio, mean_interval
-from suite.evidence.tables import interval_text, mean_text, select
+from suite.evidence.tables import best_rows, interval_text, mean_text, select
 from suite.methods import MARGINAL_DENSITY
 from suite.papers.marginal_density import NAMED, SHARES
 
@@ -73,7 +72,7 @@ def longest(table: pd.DataFrame) -> pd.DataFrame:
     They are those of Table 1 and of the sweep `long`, at the best profile that has any. PGD has a
     metric for each size of its steps; of changes under noise those of the largest noise are left.
     """
-    rows = best(select(table, panel=["methods", "long"], network="mlp", status="done"))
+    rows = best_rows(select(table, panel=["methods", "long"], network="mlp", status="done"))
     sizes = rows["step_size"].astype(object).map("_{:g}".format)
     sizes = sizes.where(rows["step_size"].notna() & (rows["panel"] == "methods"), "")
     noise = rows["noise_std"]

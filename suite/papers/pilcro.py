@@ -247,7 +247,7 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
         names: of the kinds of model that are shown.
     """
     names = names or dict(zip(SHOWN, SHOWN))
-    rows = quote.best(tables.select(table, metric=[*TITLES], data=[*data], status="done"))
+    rows = tables.best_rows(tables.select(table, metric=[*TITLES], data=[*data], status="done"))
     rows = rows[rows["model"].isin(names) | rows["model"].isna()]
     rows = rows.fillna({"model": rows["network"]})
     names = {**TITLES, **names}

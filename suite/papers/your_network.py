@@ -86,9 +86,9 @@ def _shown(p: SimpleNamespace, size: int) -> str:
     """Return the data set of the images, of the size that the network takes."""
     folder = Path(p.images.removeprefix("imagefolder:"))
     table = "" if p.labels in LABELS else p.labels
-    if folder.is_dir():
-        return f"shown:{size}|{p.n_images}|{table}|imagefolder:{folder.absolute()}"
     if "/" in p.images:
+        if folder.is_dir():
+            return f"shown:{size}|{p.n_images}|{table}|imagefolder:{folder.absolute()}"
         raise expected("images", "a folder, or a data set by name", f"{p.images}, not there")
     if table:
         raise expected("labels", f"{', '.join(LABELS)}, as {p.images} is no folder", table)

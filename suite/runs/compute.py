@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from suite import networks
-from suite.data import load_data
+from suite.data import load_data, source
 from suite.errors import RunFailed, UsageError, expected
 from suite.papers import measure, top_gap_measures
 from suite.papers.marginal_density_measures import check_other_images
@@ -118,6 +118,7 @@ def check(units: Iterable[Unit]) -> None:
         if isinstance(unit, Measurement):
             asked.setdefault(unit.metric + str(unit.settings), unit)
     for network in trained.values():
+        source(network.data)
         if not isinstance(network, Pretrained):
             loop.check(network)
         elif not network.options:  # one of your own was checked when it was made

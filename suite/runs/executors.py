@@ -60,9 +60,8 @@ class Resources:
     @classmethod
     def from_environment(cls) -> "Resources":
         """Read REGLIB_DEVICE, REGLIB_JOBS, REGLIB_DASK and REGLIB_DOUBLE_BACKWARD."""
-        variables = {spec.name: f"REGLIB_{spec.name.upper()}" for spec in fields(cls)}
-        found = {name: os.environ.get(variable) for name, variable in variables.items()}
-        given: dict[str, Any] = {name: text for name, text in found.items() if text}
+        texts = {spec.name: os.environ.get(f"REGLIB_{spec.name.upper()}") for spec in fields(cls)}
+        given: dict[str, Any] = {name: text for name, text in texts.items() if text}
         if "jobs" in given:
             if not given["jobs"].isdigit():
                 raise expected("REGLIB_JOBS", "a number of processes", repr(given["jobs"]))

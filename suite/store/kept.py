@@ -98,9 +98,7 @@ def write_archive(path: Path, archive: Archive) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         for name, contents in members.items():
-            entry = zipfile.ZipInfo(name, EPOCH)
-            entry.compress_type = zipfile.ZIP_LZMA
-            file.writestr(entry, contents)
+            file.writestr(zipfile.ZipInfo(name, EPOCH), contents, zipfile.ZIP_LZMA)
     packed = buffer.getvalue()
     about = {**archive.provenance, "format": FORMAT, "sha256": checksum(packed)}
     text = json.dumps(about, indent=1, sort_keys=True) + "\n"

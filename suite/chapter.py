@@ -14,7 +14,7 @@ from suite.evidence.claims import load_published
 from suite.evidence.names import PANEL, name_of, readable
 from suite.evidence.quote import Value
 from suite.evidence.report import accuracies, all_verdicts, headlines, origin, section_verdicts
-from suite.evidence.results import Results, judged, load_results, save_tables
+from suite.evidence.results import Results, judge_run, load_results, save_tables
 from suite.evidence.tables import best_rows, select
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
@@ -46,7 +46,7 @@ class Chapter:
     def __init__(self, name: str, namespace: dict[str, Any]) -> None:
         plots.set_style()
         self.name = name
-        self.parameters = notebooks.of_notebook(name, namespace)
+        self.parameters = notebooks.notebook_parameters(name, namespace)
         self.profile = self.parameters["profile"]
         namespace |= {name: self.parameters[name] for name in self.parameters.keys() & namespace}
         if told := notebooks.notice(name, self.parameters):
@@ -84,7 +84,7 @@ class Chapter:
         provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         records = self.store.read_all(dict.fromkeys(keys)).values()
         known = load_results(self.name, self.profile) if not provenance["here"] else None
-        fresh = judged(self.name, self.profile, rows, arrays, provenance, records, known=known)
+        fresh = judge_run(self.name, self.profile, rows, arrays, provenance, records, known=known)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
         start = BESIDE.index(self.profile) + 1 if self.profile in BESIDE else 0

@@ -28,8 +28,8 @@ def data_folder() -> Path:
     return Path(os.environ.get("REGLIB_DATA") or ROOT / ".reglib" / "data").expanduser()
 
 
-def moved_by(path: Path) -> str:
-    """Say which variable moves a file or folder, for a message; "" where none does."""
+def suggest_variable(path: Path) -> str:
+    """Return the advice to set the variable that moves a path; "" if no variable does."""
     folders = {"STORE": store_folder(), "EXECUTED": executed_folder(), "DATA": data_folder()}
     path = path.absolute()
     inside = [name for name, folder in folders.items() if path.is_relative_to(folder.absolute())]
@@ -41,22 +41,22 @@ def executed_folder() -> Path:
     return Path(os.environ.get("REGLIB_EXECUTED") or ROOT / "book" / "executed").expanduser()
 
 
-def with_whole_paths(value: Any, base: Path | None = None) -> Any:
+def resolve_paths(value: Any, base: Path | None = None) -> Any:
     """Return parameters in which each folder of own images has its whole path.
 
     So has each other path to what is there, and FILE.py:FUNCTION. Of "A or B" it is the data set B,
     where its folder is among the data, else A. A path is relative to `base`, or to where the
     command was started: a kernel starts elsewhere.
 
-    >>> with_whole_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
+    >>> resolve_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
     [{'data': 'mnist'}, 'resized:imagefolder:/my/photos:32']
-    >>> with_whole_paths("imagefolder:/my/cats or dogs"), with_whole_paths("/my/cats or dogs")
+    >>> resolve_paths("imagefolder:/my/cats or dogs"), resolve_paths("/my/cats or dogs")
     ('imagefolder:/my/cats or dogs', '/my/cats or dogs')
     """
     if isinstance(value, dict):
-        return {name: with_whole_paths(part, base) for name, part in value.items()}
+        return {name: resolve_paths(part, base) for name, part in value.items()}
     if isinstance(value, list):
-        return [with_whole_paths(part, base) for part in value]
+        return [resolve_paths(part, base) for part in value]
     if not isinstance(value, str):
         return value
     first, _, other = value.partition(" or ")
@@ -72,13 +72,13 @@ def with_whole_paths(value: Any, base: Path | None = None) -> Any:
     return f"{whole}{colon}{function}" if is_path else value
 
 
-def checked_name(name: str) -> str:
+def check_run_name(name: str) -> str:
     """Return the name of a run, which names a folder, as it is.
 
     Raises:
         UsageError: it could lead out of its folder, or is too long for one.
 
-    >>> checked_name("workstation+n_images=64")
+    >>> check_run_name("workstation+n_images=64")
     'workstation+n_images=64'
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*", name) or len(name) > LONGEST_NAME:

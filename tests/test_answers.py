@@ -52,8 +52,8 @@ class TestHeadlineCells:
             assert 'class="verdict' in row["Verdict and scale"]
 
     def test_nothing_run(self, verdicts):
-        cells = answers.headline_cells("top_gap", verdicts.iloc[:0])
-        assert cells["Verdict and scale"].str.contains(NOT_RUN).all()
+        cells = answers.headline_cells("top_gap", verdicts.iloc[:0])["Verdict and scale"]
+        assert cells.str.contains(NOT_RUN).all()
 
 
 class TestPrinted:
@@ -68,4 +68,4 @@ class TestPrinted:
         ],
     )
     def test_forms(self, claim, text):
-        assert answers.printed(claim) == text
+        assert answers.paper_text(claim) == text

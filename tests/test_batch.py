@@ -114,7 +114,7 @@ class TestParts:
         assert (turns, {*turns}) == (sorted(turns), {(False, 0), (False, 1), (True, 0)})
 
     def test_dry_run_of_the_profile_gpu_times_steps(self, capsys, monkeypatch, small):
-        assert 0 < plans._seconds_of_a_step(plans._of_single_steps(small()), "cpu", None) < 5
+        assert 0 < plans._seconds_of_a_step(plans._single_step_training(small()), "cpu", None) < 5
         monkeypatch.setattr(plans, "_seconds_of_a_step", (times := Mock(return_value=30.0)))
         panels = [{"data": "mnist5k", "network": "lenet5", "epochs": 2, "n_train": 200}]
         panels[0] |= {"paired_alphas": [1e2, 1e6], "repetitions": 3}

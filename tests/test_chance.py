@@ -6,7 +6,7 @@ import pytest
 
 from suite import notebooks
 from suite.evidence import rules
-from suite.evidence.claims import decided, load_claims, published_effect
+from suite.evidence.claims import judge_panel, load_claims, published_effect
 from suite.evidence.rules import HOLDS, NOT_RUN, NOT_TESTABLE
 from suite.paths import KEPT_RESULTS
 from suite.store import archive_path, read_archive
@@ -68,10 +68,10 @@ def test_each_rule_could_hold_at_the_n_of_its_profile(profile, chapter, monkeypa
         about = frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])
         for where, _ in frame[about].groupby(["data", "network"], sort=False):
             panel = about & (frame["data"] == where[0]) & (frame["network"] == where[1])
-            could = decided(bare, best[panel], best)
+            could = judge_panel(bare, best[panel], best)
             if could.word == HOLDS:
                 continue
-            if decided(bare, frame[panel], frame).word not in (NOT_TESTABLE, NOT_RUN):
+            if judge_panel(bare, frame[panel], frame).word not in (NOT_TESTABLE, NOT_RUN):
                 hopeless.append((claim["id"], *where, could))
     assert not hopeless
 

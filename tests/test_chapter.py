@@ -93,7 +93,7 @@ class TestNameOfRun:
     def test_of_a_notebook_as_it_is(self, chapter):
         """Run all in Jupyter: the defaults are the profile desktop, all of it."""
         defaults = {name: entry.default for name, entry in notebooks.parameters(chapter).items()}
-        assert notebooks.of_notebook(chapter, defaults) == defaults
+        assert notebooks.notebook_parameters(chapter, defaults) == defaults
         assert defaults["profile"] == "desktop"
         assert notebooks.profiles(chapter)["desktop"] == defaults
 
@@ -105,7 +105,7 @@ class TestNameOfRun:
         assert "repetitions: int = 1 " in text
         file.write_text(text.replace("repetitions: int = 1 ", "repetitions: int = 2 "), "utf-8")
         defaults = {name: entry.default for name, entry in notebooks.parameters(NAME).items()}
-        assert notebooks.of_notebook(NAME, defaults)["profile"] == "desktop+repetitions=2"
+        assert notebooks.notebook_parameters(NAME, defaults)["profile"] == "desktop+repetitions=2"
 
     def test_results_stand_apart(self, shown, monkeypatch, tmp_path):
         monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))

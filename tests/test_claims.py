@@ -8,7 +8,7 @@ from suite import notebooks
 from suite.errors import UsageError
 from suite.evidence import claims
 from suite.evidence.rules import NOT_TESTABLE, WORDS
-from suite.evidence.scale import Setting, networks_alone
+from suite.evidence.scale import Setting, drop_interpolated
 from suite.papers.measure import METRICS
 from suite.papers.names import NAMES
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, ROOT, read_yaml
@@ -247,10 +247,10 @@ class TestHolm:
 def test_a_rule_runs_on_the_numbers_that_the_paper_prints():
     printed = {"model": ["a", "b"] * 4, "seed": [0, 0, 1, 1, 2, 2, 3, 3]}
     printed["value"] = [0.9, 0.8, 0.8, 0.71, 0.7, 0.6, 0.9, 0.79]
-    verdict = claims.on_printed_numbers(paired(printed=printed))
+    verdict = claims.judge_printed(paired(printed=printed))
     assert verdict.word == "holds"
     assert verdict.finding.interval.n == 4
-    assert claims.on_printed_numbers(paired()) is None
+    assert claims.judge_printed(paired()) is None
 
 
 BAD = {
@@ -334,5 +334,5 @@ def test_networks_alone_are_rows_against_no_other():
     """Rows as a chapter makes them have an empty text where a file, read again, has nothing."""
     for nothing in ("", np.nan):
         rows = pd.DataFrame({"against": [nothing, "cure"], "value": [0.9, 0.8]})
-        assert networks_alone(rows)["value"].tolist() == [0.9]
-    assert len(networks_alone(pd.DataFrame({"value": [0.9]}))) == 1
+        assert drop_interpolated(rows)["value"].tolist() == [0.9]
+    assert len(drop_interpolated(pd.DataFrame({"value": [0.9]}))) == 1

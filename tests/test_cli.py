@@ -170,11 +170,11 @@ class TestCellOfParameters:
         cell = read_cell(notebooks.source("top_gap"))
         values = {name: entry.default for name, entry in cell.items()} | {"profile": profile}
         of_profile = notebooks.resolve("top_gap", profile, {})
-        assert notebooks.of_notebook("top_gap", values) == of_profile
-        changed = notebooks.of_notebook("top_gap", values | {"n_shown": 1})
+        assert notebooks.notebook_parameters("top_gap", values) == of_profile
+        changed = notebooks.notebook_parameters("top_gap", values | {"n_shown": 1})
         assert changed == of_profile | {"n_shown": 1, "profile": f"{profile}+n_shown=1"}
         values |= {"In": ["# Parameters\nepochs = 8\n"]}  # set, though it is as in desktop
-        assert notebooks.of_notebook("top_gap", values)["epochs"] == 8
+        assert notebooks.notebook_parameters("top_gap", values)["epochs"] == 8
 
     def test_has_what_cells_ask_for(self):
         for chapter in CHAPTERS:

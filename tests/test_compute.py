@@ -280,7 +280,7 @@ class TestFailure:
         assert "ZeroDivisionError: this metric is broken" in message
         assert "Traceback in the worker:" in message
         assert 'raise ZeroDivisionError("this metric is broken")' in message
-        monkeypatch.setattr("suite.runs.executors._ended", refuse_to_train)
+        monkeypatch.setattr("suite.runs.executors._submit_all", refuse_to_train)
         assert len(compute(others, store=store, resources=here)) == 3
 
     def test_reports_are_printed(self, store, here, small, monkeypatch, capsys):
@@ -307,7 +307,7 @@ class TestStored:
         units = [small(), accuracy_of(small())]
         first = compute(units, store=store, resources=here)
         with monkeypatch.context() as patch:
-            patch.setattr("suite.runs.executors._ended", refuse_to_train)
+            patch.setattr("suite.runs.executors._submit_all", refuse_to_train)
             again = compute(units, store=Store(store.folder), resources=here)
         pd.testing.assert_frame_equal(again, first)
         again = compute(units, store=store, resources=here, force=True)

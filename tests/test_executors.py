@@ -310,10 +310,10 @@ class TestResources:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(UsageError, match="finds no CUDA device; use --device cpu"):
             Resources(device="cuda")
-        assert Resources(device="cuda", dask="tcp://elsewhere:8786").chosen_device() == "cuda"
-        assert (Resources().chosen_device(), Resources().chosen_jobs()) == ("cpu", cores())
+        assert Resources(device="cuda", dask="tcp://elsewhere:8786").resolve_device() == "cuda"
+        assert (Resources().resolve_device(), Resources().resolve_jobs()) == ("cpu", cores())
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        assert (Resources().chosen_device(), Resources().chosen_jobs()) == ("cuda", 1)
+        assert (Resources().resolve_device(), Resources().resolve_jobs()) == ("cuda", 1)
 
     def test_of_the_environment(self, monkeypatch):
         assert Resources.from_environment() == Resources()

@@ -40,7 +40,7 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
     rows = pages.headline_rows(verdicts)
     claims = [claim for claim in load_claims(CHAPTER) if claim["tier"] == "headline"]
     assert rows[rows["chapter"] == CHAPTER]["says"].tolist() == [claim["says"] for claim in claims]
-    assert set(rows["chapter"]) == set(pages.with_evidence())
+    assert set(rows["chapter"]) == set(pages.chapters_with_claims())
     ran = rows["claim"] == "max-sensitivity-falls"
     assert (ran.sum(), (rows["verdict"] != "not run").tolist()) == (1, ran.tolist())
     table = pages.headline_table(rows)
@@ -51,12 +51,12 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
 
 def test_evidence_page_has_each_record_and_rule(executed):
     page = pages.evidence_page(all_verdicts())
-    for chapter in pages.with_evidence():
+    for chapter in pages.chapters_with_claims():
         assert f"<{chapter}_record>" in page
     assert all(f"`{name}`" in page for name in pages.RULES)
     assert load_claims(WITHOUT_CLAIMS) == []
     assert "Differentiating" not in page
-    assert WITHOUT_CLAIMS not in pages.with_evidence()
+    assert WITHOUT_CLAIMS not in pages.chapters_with_claims()
 
 
 def test_summary_counts_the_claims_of_each_tier(executed):

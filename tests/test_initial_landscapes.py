@@ -17,7 +17,7 @@ from suite.papers.measure import measure
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 from suite.runs.compute import check
-from suite.runs.execute import Job, evaluated, keys_of, run_job
+from suite.runs.execute import Job, keys_of, load_model, run_job
 from suite.store import Store
 from suite.units import Measurement, Training
 
@@ -29,7 +29,7 @@ NAME, EQUATIONS = initial_landscapes.START, NAMES["pilcro"]["equations"]
 
 @functools.cache
 def subject():
-    return evaluated(START, {}, torch.device("cpu"))
+    return load_model(START, {}, torch.device("cpu"))
 
 
 def measured(metric, **settings):

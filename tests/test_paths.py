@@ -3,13 +3,13 @@
 import pytest
 
 from suite.errors import UsageError
-from suite.paths import NOTEBOOKS, ROOT, checked_name, read_yaml, with_whole_paths
+from suite.paths import NOTEBOOKS, ROOT, check_run_name, read_yaml, resolve_paths
 
 
 class TestName:
     @pytest.mark.parametrize("name", ["smoke", "workstation+n_images=64", "a.b-c_1", "2x", "_a"])
     def test_accepted(self, name):
-        assert checked_name(name) == name
+        assert check_run_name(name) == name
 
     @pytest.mark.parametrize(
         "name",
@@ -17,7 +17,7 @@ class TestName:
     )
     def test_refused(self, name):
         with pytest.raises(UsageError, match="the name of a run: expected a letter or digit"):
-            checked_name(name)
+            check_run_name(name)
 
 
 class TestYaml:
@@ -95,11 +95,11 @@ class TestWholePaths:
     def test_own_images_are_found_from_where_a_command_is_started(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         whole = [{"data": f"imagefolder:{tmp_path}/photos"}]
-        assert with_whole_paths([{"data": "imagefolder:photos"}]) == whole
+        assert resolve_paths([{"data": "imagefolder:photos"}]) == whole
 
     def test_second_of_two_where_its_folder_is_there(self, monkeypatch, tmp_path):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         named = {"data": "cifar10 or cifar10-jpeg"}
-        assert with_whole_paths([named]) == [{"data": "cifar10"}]
+        assert resolve_paths([named]) == [{"data": "cifar10"}]
         (tmp_path / "cifar10-jpeg").mkdir()
-        assert with_whole_paths([named]) == [{"data": "cifar10-jpeg"}]
+        assert resolve_paths([named]) == [{"data": "cifar10-jpeg"}]

@@ -10,7 +10,7 @@ from reglib._common import normal_noise
 from suite.metrics import saliency
 from suite.papers import your_measures
 from suite.papers.measure import METRICS
-from suite.runs.execute import evaluated
+from suite.runs.execute import load_model
 from suite.units import Pretrained
 from tests.double_backward import Net
 from tests.test_quantus import arrays, explain_by, quantus, replay
@@ -22,7 +22,7 @@ PLAIN = {"normalise": False, "disable_warnings": True}
 @pytest.fixture(scope="module")
 def subject():
     fields = {"data": "foolbox-imagenet", "network": "efficientnet_lite0", "labels": "predicted"}
-    return evaluated(Pretrained(**fields, n_images=N_IMAGES), {}, torch.device("cpu"))
+    return load_model(Pretrained(**fields, n_images=N_IMAGES), {}, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

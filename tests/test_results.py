@@ -6,7 +6,7 @@ import pytest
 
 from suite.errors import RunFailed
 from suite.evidence import report
-from suite.evidence.report import measured, origin, section_verdicts
+from suite.evidence.report import origin, section_verdicts, write_estimate
 from suite.evidence.results import Results, load_results, save_tables
 from suite.evidence.rules import NOT_TESTABLE
 from suite.store import Archive, archive_path, write_archive
@@ -45,8 +45,7 @@ class TestResults:
         path = archive_path("gradient_regularisation", "laptop", tmp_path)
         write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
         read = load_results("gradient_regularisation", "laptop", tmp_path)
-        words = read.verdicts.set_index("claim")["verdict"]
-        assert NOT_TESTABLE in set(words.loc["lipschitz-falls"])
+        assert NOT_TESTABLE in {*read.verdicts.set_index("claim")["verdict"].loc["lipschitz-falls"]}
         assert set(read.frame["profile"]) == {"laptop"}
         np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
         assert read.provenance["units"] == 9
@@ -86,9 +85,8 @@ def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
 
 
 def test_measured_writes_estimate_interval_and_p():
-    numbers = {"estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01, "n": 6}
-    text = "ρ: 0.50 [0.25, 0.75], p = 0.01, n = 6"
-    assert measured(pd.Series({"statistic": "ρ"} | numbers)) == text
+    verdict = {"statistic": "ρ", "estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01, "n": 6}
+    assert write_estimate(pd.Series(verdict)) == "ρ: 0.50 [0.25, 0.75], p = 0.01, n = 6"
 
 
 def claim(name, section, published):
@@ -144,7 +142,7 @@ class TestSection:
             verdict("a", "mnist", "workstation", "inconclusive") | found,
             verdict("a", "kmnist", "workstation", NOT_TESTABLE) | untested,
         ]
-        table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows)))
+        table = report.tabulate_claims(report.join_claims("chapter", pd.DataFrame(rows)))
         (row,) = table.to_dict("records")
         assert row["claim"] == "a falls<br><i>x − y</i>"
         said = "1.00 [0.50, 1.50], n = 4"
@@ -154,7 +152,7 @@ class TestSection:
             f"<b>inconclusive</b> (reduced), {open_still}",
             "<b>not testable here</b> (reduced), KMNIST: too few",
         ]
-        table = report.by_claim(report.with_claims("chapter", pd.DataFrame(rows[:1])))
+        table = report.tabulate_claims(report.join_claims("chapter", pd.DataFrame(rows[:1])))
         assert table["claim"].tolist() == ["a falls<br><i>x − y</i>"]
         line = f"<b>holds</b> (reduced), MNIST: {said}: smaller than published"
         assert table["here"].tolist() == [line]

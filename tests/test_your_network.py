@@ -22,9 +22,9 @@ from suite.evidence import html
 from suite.networks.yours import load_weights, own_network
 from suite.papers import your_measures as measures
 from suite.papers import your_network as paper
-from suite.paths import with_whole_paths
+from suite.paths import resolve_paths
 from suite.runs import compute
-from suite.runs.execute import evaluated, keys_of
+from suite.runs.execute import keys_of, load_model
 from suite.runs.plan import plan
 from suite.store import Archive, Kept, pack_arrays, write_archive
 from suite.units import Pretrained
@@ -101,7 +101,7 @@ def subject_of(parameters, function):
 
 def shown_to(parameters, function="build"):
     """Return a network of the file with the images of the parameters."""
-    return evaluated(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
+    return load_model(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
 
 
 REFUSED = {  # of a network
@@ -190,7 +190,7 @@ class TestNetworks:
         unit = paper.subject_of(parameters).predicted
         file.write_text(NET.replace("stride=2", "stride=3"))
         with pytest.raises(UsageError, match="changed while it was measured"):
-            evaluated(unit, {}, torch.device("cpu"))
+            load_model(unit, {}, torch.device("cpu"))
         keys.append(key())
         parameters["weights"] = str(tmp_path / "w.pt")
         for n in range(2):
@@ -202,6 +202,7 @@ class TestNetworks:
 REFUSED_IMAGES = [
     ({"images": "/nowhere/at/all"}, "images: expected a folder"),
     ({"images": "phtos"}, "unknown data set"),
+    ({"images": "photos"}, "expected imagefolder:photos for a folder"),
     ({"images": "PHOTOS/empty"}, "no photographs"),
     ({"labels": "folders"}, "labels: expected folders named as classes"),
     ({"network": "efficientnet_lite0"}, "size: expected none for the packaged"),
@@ -231,7 +232,8 @@ class TestImages:
             load_data(f"shown:21|9|{table}|imagefolder:{photos / 'dark'}")
 
     @pytest.mark.parametrize(("changes", "message"), REFUSED_IMAGES)
-    def test_that_are_refused(self, parameters, photos, changes, message):
+    def test_that_are_refused(self, parameters, photos, monkeypatch, changes, message):
+        monkeypatch.chdir(photos.parent)
         (photos / "empty").mkdir()
         changes = {name: value.replace("PHOTOS", str(photos)) for name, value in changes.items()}
         with pytest.raises(UsageError, match=message):
@@ -255,8 +257,7 @@ class TestImages:
     def test_whole_paths(self, file, photos, monkeypatch):
         monkeypatch.chdir(file.parent)
         given = {"network": "net.py:build", "images": "photos/", "labels": "auto", "x": "a/b"}
-        whole = {"network": f"{file}:build", "images": str(photos), "labels": "auto", "x": "a/b"}
-        assert with_whole_paths(given) == whole
+        assert resolve_paths(given) == given | {"network": f"{file}:build", "images": str(photos)}
 
 
 class TestLabels:
@@ -279,7 +280,7 @@ class TestLabels:
         unit = subject_of(parameters, "linear").labelled
         for labels, expected in ((None, [0, 1, 0, 1]), ([1, 0], [1, 0, 1, 0])):
             relabelled = Pretrained(**{**vars(unit), "labels": labels})
-            model = evaluated(relabelled, {}, torch.device("cpu"))
+            model = load_model(relabelled, {}, torch.device("cpu"))
             assert model.test_images(None)[1].tolist() == expected
 
 

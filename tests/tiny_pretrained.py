@@ -11,7 +11,7 @@ from suite import data
 from suite.data import Source, Split
 from suite.networks import pretrained
 from suite.networks.pretrained import Weights
-from suite.runs.execute import evaluated
+from suite.runs.execute import load_model
 from suite.training.evaluated import EvaluatedModel
 from suite.units import Pretrained
 
@@ -71,4 +71,4 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 
 def subject_of(unit: Pretrained = UNIT) -> EvaluatedModel:
     """Load the network and the photographs, in single precision on the CPU."""
-    return evaluated(unit, {}, torch.device("cpu"))
+    return load_model(unit, {}, torch.device("cpu"))

@@ -49,10 +49,10 @@ def contents(folder: Path, title: Callable[[str], str]) -> dict[str, Any]:
     about |= {"rounding": agreement.ROUNDING, "spreads": f"{agreement.SPREADS:g}"}
     laptop = [a.provenance for path, a in kept.archives.items() if path.parent.name == "laptop"]
     about["minutes"] = f"{sum(provenance['seconds'] for provenance in laptop) / 60:.0f}"
-    return about | _of_all(pd.concat(values), pd.concat(changed), folder) if rows else about
+    return about | _summarise(pd.concat(values), pd.concat(changed), folder) if rows else about
 
 
-def _of_all(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dict[str, Any]:
+def _summarise(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dict[str, Any]:
     """Return what is said of the values and changed verdicts of all chapters."""
     counts = agreement.counts(values)
     agree = sum(counts[kind] for kind in agreement.KINDS[:3])

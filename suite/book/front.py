@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from suite import plots
 from suite.evidence import html
-from suite.evidence.answers import measured, value_of, values_of
+from suite.evidence.answers import here_text, value_of, values_of
 from suite.evidence.claims import Claim, load_claims, load_settings
 from suite.evidence.quote import sentence
 from suite.evidence.report import accuracies, headlines
@@ -46,7 +46,7 @@ def cards(verdicts: pd.DataFrame) -> str:
             "verdict": html.badge(value.shown, value.scale),
             "claim": first["says"],
             "paper": value.published if first["scale"] != OURS else "",
-            "here": measured(first, claims, values) or NOT_RUN,
+            "here": here_text(first, claims, values) or NOT_RUN,
             "network": f"{card['network']}{epochs}, accuracy {accuracy}",
             "held": f"{held} of {len(rows)} claims held",
         }
@@ -68,12 +68,12 @@ def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> str:
     plots.set_style()
     titles, names, places = zip(*card["pictures"])
     arrays = [kept[name] if n is None else kept[name][n] for name, n in zip(names, places)]
-    row = [_flat(a, is_image=name.endswith("images")) for a, name in zip(arrays, names)]
+    row = [_to_uint8_or_map(a, is_image=name.endswith("images")) for a, name in zip(arrays, names)]
     file = plots.as_bytes(plots.pictures([row], titles=titles, side=0.8))
     return html.picture(file, alt=f"{card['title']}: {', '.join(titles)}")
 
 
-def _flat(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:
+def _to_uint8_or_map(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:
     """Return a picture as `plots.pictures` takes it: bytes, or a map of both signs."""
     picture = picture[0] if picture.ndim == 3 and picture.shape[0] == 1 else picture
     if picture.dtype == np.uint8 or not (is_image or picture.min() >= 0):

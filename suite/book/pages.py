@@ -16,7 +16,7 @@ from suite.errors import expected
 from suite.evidence.answers import values_of
 from suite.evidence.claims import TIERS, load_claims
 from suite.evidence.render import markdown_table, render, words
-from suite.evidence.report import all_verdicts, best_verdicts, headlines, tally, with_claims
+from suite.evidence.report import all_verdicts, best_verdicts, headlines, join_claims, tally
 from suite.evidence.results import load_results, save_tables
 from suite.evidence.rules import NOT_RUN, RULES, WORDS, decide
 from suite.networks import PRETRAINED
@@ -49,7 +49,7 @@ def values(verdicts: pd.DataFrame) -> dict[str, Any]:
     """Return all verdicts as JSON by `CHAPTER:CLAIM`, for the role `v` of the book."""
     return {
         f"{chapter}:{name}": asdict(value)
-        for chapter, _, rows in by_chapter(verdicts)
+        for chapter, _, rows in iterate_chapters(verdicts)
         for name, value in values_of(chapter, rows).items()
     }
 
@@ -59,9 +59,9 @@ def agreement_page(folder: Path) -> str:
     return _page("agreement", **agreement.contents(folder, chapter_name))
 
 
-def by_chapter(verdicts: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def iterate_chapters(verdicts: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield file, short name and verdicts of the chapters that have claims, in their order."""
-    for chapter in with_evidence():
+    for chapter in chapters_with_claims():
         yield chapter, chapter_name(chapter), verdicts[verdicts["chapter"] == chapter]
 
 
@@ -79,7 +79,7 @@ def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the headline claims of all chapters: one row a claim, with `chapter` and `paper`."""
     parts = [
         headlines(chapter, rows).assign(chapter=chapter, paper=name)
-        for chapter, name, rows in by_chapter(verdicts)
+        for chapter, name, rows in iterate_chapters(verdicts)
     ]
     return pd.concat(parts, ignore_index=True)
 
@@ -114,7 +114,7 @@ def judge_kept(readme: Path) -> list[Path]:
     return [*files, readme]
 
 
-def with_evidence() -> list[str]:
+def chapters_with_claims() -> list[str]:
     """Return the chapters that have claims, in the order of the book."""
     parts = read_yaml(ROOT / "book" / "_toc.yml")["parts"]
     pages = [Path(entry["file"]).name for part in parts for entry in part["chapters"]]
@@ -125,8 +125,8 @@ def with_evidence() -> list[str]:
 def summary_table(verdicts: pd.DataFrame) -> str:
     """Return how many claims of each tier have each verdict at their best profile, as Markdown."""
     heads, table = [word for word in WORDS if word != NOT_RUN], []
-    for chapter, name, best in by_chapter(best_verdicts(verdicts)):
-        rows = with_claims(chapter, best)
+    for chapter, name, best in iterate_chapters(best_verdicts(verdicts)):
+        rows = join_claims(chapter, best)
         for tier in sorted({claim["tier"] for claim in load_claims(chapter)}, key=TIERS.index):
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
             shown = [counts.get(word, 0) for word in heads]
@@ -138,7 +138,7 @@ def evidence_page(verdicts: pd.DataFrame) -> str:
     """Return the index of the records: how a verdict is decided, and the words of each chapter."""
     chapters = [
         {"name": name, "file": chapter, "tally": tally(headlines(chapter, rows))}
-        for chapter, name, rows in by_chapter(verdicts)
+        for chapter, name, rows in iterate_chapters(verdicts)
     ]
     decision = " ".join((decide.__doc__ or "").partition("Args:")[0].split("\n\n", 1)[1].split())
     contents = {"rules": RULES, "decision": decision, "chapters": chapters}
@@ -154,7 +154,7 @@ def write_chapters(executed: Path, folder: Path) -> None:
     """
     of_claims = {
         chapter: (records.opening(chapter, name, rows, folder), records.closing(chapter))
-        for chapter, name, rows in by_chapter(all_verdicts())
+        for chapter, name, rows in iterate_chapters(all_verdicts())
     }
     for chapter in notebooks.chapters():
         around = of_claims.get(chapter, (f"# {chapter_name(chapter)}: the record", ""))

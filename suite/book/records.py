@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from suite.evidence.claims import TIERS, load_claims, load_settings, load_words, on_printed_numbers
+from suite.evidence.claims import TIERS, judge_printed, load_claims, load_settings, load_words
 from suite.evidence.names import name_of
 from suite.evidence.render import render, words
-from suite.evidence.report import best_verdicts, headlines, of_printed, tally, with_claims
+from suite.evidence.report import best_verdicts, describe_printed, headlines, join_claims, tally
 from suite.evidence.rules import NOT_RUN
 from suite.evidence.scale import copies_of
 from suite.paths import KEPT_RESULTS, NOTEBOOKS, read_yaml
@@ -59,7 +59,7 @@ def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> st
         verdicts: of the chapter at all profiles.
         folder: of the generated pages, with the tables to download.
     """
-    every, shown = with_claims(chapter, verdicts), with_claims(chapter, best_verdicts(verdicts))
+    every, shown = join_claims(chapter, verdicts), join_claims(chapter, best_verdicts(verdicts))
     claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
     return render(
         TEMPLATES / "record.md.jinja",
@@ -99,7 +99,7 @@ def _evidence(
         "heading": ", ".join(dict.fromkeys(found["word"])) or NOT_RUN,
         "classes": " ".join("word-" + found["verdict"].drop_duplicates().str.replace(" ", "-")),
         "absent": [name_of(name) for name, data in copies.items() if not data & done],
-        "on_printed": of_printed(on_printed_numbers(claim)),
+        "on_printed": describe_printed(judge_printed(claim)),
     }
 
 

@@ -42,7 +42,7 @@ def run(words: Sequence[str]) -> int:
     signal.signal(signal.SIGALRM, _stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 60 * given.minutes, AGAIN)
-        values = notebooks.resolve_all(given.chapters, given.profile, changes(None, given.p))
+        values = notebooks.resolve_all(given.chapters, given.profile, read_changes(None, given.p))
         from suite.runs import compute, part_of  # after the checks: this takes seconds
 
         units = {n: part_of(notebooks.units_of(n, v), *given.part) for n, v in values.items()}
@@ -63,7 +63,7 @@ def _stop(*_: object) -> None:
 
 
 def warn_of_unknown_commit() -> None:
-    """Say now what `keep` would say of results for which no commit is known."""
+    """Warn that `keep` will refuse the results, where the commit is unknown."""
     from suite.runs.code import commit
 
     if commit() == "unknown":
@@ -89,12 +89,12 @@ def say_plans(runs: Iterable[tuple[str, str, Any]], *, force: bool = False) -> N
         print(f"{name} {profile}: {done}")
 
 
-def changes(file: Path | None, parameter: Sequence[Sequence[str]]) -> dict[str, Any]:
+def read_changes(file: Path | None, parameter: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return the parameters of a file, and then those of the command line."""
-    return (read_yaml(file) if file else {}) | {name: _literal(value) for name, value in parameter}
+    return (read_yaml(file) if file else {}) | {name: _parse(value) for name, value in parameter}
 
 
-def _literal(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Read a value as Python or JSON writes it, or a number that is none; else it is text."""
     for read in (ast.literal_eval, json.loads, float):  # a check refuses nan and inf
         with contextlib.suppress(ValueError, SyntaxError, TypeError):

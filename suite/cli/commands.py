@@ -62,7 +62,7 @@ def run(
     CHAPTER is a name of `list`; without one, all run.
     """
     names = chapters or notebooks.chapters()
-    changes = batch.changes(more.pop("file"), more.pop("parameter"))
+    changes = batch.read_changes(more.pop("file"), more.pop("parameter"))
     values = notebooks.resolve_all(names, profile, changes)
     from suite.runs import Resources, compute  # after the checks: this takes seconds
     from suite.runs.executors import cores
@@ -90,7 +90,7 @@ def _execute(
 ) -> list[RunFailed]:
     """Execute chapters, so many side by side; return what failed."""
 
-    def one(name: str) -> RunFailed | None:
+    def execute_one(name: str) -> RunFailed | None:
         click.echo(f"{name}, run {values[name]['profile']}", err=True)
         try:
             click.echo(f"{name}: {notebooks.run(name, values[name], bar=at_once == 1)}")
@@ -105,7 +105,7 @@ def _execute(
     if at_once > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels would wait for one another
     with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
-        return [error for error in pool.map(one, names) if error]
+        return [error for error in pool.map(execute_one, names) if error]
 
 
 def _check_machine() -> None:
@@ -136,7 +136,7 @@ def keep(chapter: str, profile: str, more: tuple[Path, ...], **given: Any) -> No
 
     Parts that were computed in other stores, or are kept already, are merged.
     """
-    values = notebooks.resolve(chapter, profile, batch.changes(**given))
+    values = notebooks.resolve(chapter, profile, batch.read_changes(**given))
     from suite.runs import Store
     from suite.runs.keep import keep
 
@@ -148,7 +148,7 @@ def keep(chapter: str, profile: str, more: tuple[Path, ...], **given: Any) -> No
 
 @app.command()
 def status() -> None:
-    """Say for each chapter and profile how many units are stored, and the seconds spent."""
+    """List for each chapter and profile how many units are stored, and the seconds spent."""
     batch.say_plans(
         (f"{name},", profile, notebooks.units_of(name, values))
         for name in notebooks.chapters()

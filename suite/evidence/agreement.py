@@ -68,7 +68,7 @@ def _group(unit: Mapping[str, Any]) -> str:
 
 
 def _words(unit: Any) -> str:
-    """Say what a unit is, in few words."""
+    """Describe a unit in a few words."""
     network = unit.get("training", unit)
     parts = [network["network"], network["data"]]
     for name, settings in network.get("penalties", {}).items():

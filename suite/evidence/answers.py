@@ -28,7 +28,7 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
     """
     estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
     words = {"word": row["verdict"], "shown": row["word"], "profile": row["profile"]}
-    words |= {"scale": scale_text(row), "published": printed(claim), "on": name_of(row["data"])}
+    words |= {"scale": scale_text(row), "published": paper_text(claim), "on": name_of(row["data"])}
     return Value(estimate, low, high, n=int(np.nan_to_num(row["n"])), **words)
 
 
@@ -45,7 +45,7 @@ def scale_text(row: "Mapping[Any, Any] | pd.Series[Any]") -> str:
     return f"{row['scale']}: {name_of(row['data'])}{looks}"
 
 
-def printed(claim: Claim) -> str:
+def paper_text(claim: Claim) -> str:
     """Return the published effect in the form of the claim, or the words that stand for it."""
     effect = Value(published_effect(claim))
     if not effect or "paper" in claim:
@@ -94,8 +94,8 @@ def values_of(chapter: str, verdicts: pd.DataFrame) -> dict[str, Value]:
     return values
 
 
-def measured(row: "pd.Series[Any]", claims: Mapping[str, Claim], values: dict[str, Value]) -> str:
-    """Write what was measured on a claim, with its interval and n, and what stands beside it.
+def here_text(row: "pd.Series[Any]", claims: Mapping[str, Claim], values: dict[str, Value]) -> str:
+    """Format the measured effect of a claim with its interval and n, and the effects next to it.
 
     Args:
         row: of `headlines`.
@@ -137,7 +137,7 @@ def headline_cells(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
         anchor = f"{chapter}-{row['claim']}".replace("_", "-")
         says = f'<a href="{chapter}_record.html#{anchor}">{row["says"]}</a>'
         reason = row["detail"] if len(row["detail"]) < LONGEST else ""
-        here = measured(row, claims, values) or reason or "–"
+        here = here_text(row, claims, values) or reason or "–"
         table.append([says, value.published, here, badge(value.shown, value.scale, MEANING)])
     heads = ["What the paper claims", "Paper", "Here", "Verdict and scale"]
     return pd.DataFrame(table, columns=heads)

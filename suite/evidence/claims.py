@@ -154,11 +154,11 @@ def _is_outcome(where: Claim, test: Claim) -> bool:
     side = {settings["between"]: settings["first"]} if "first" in settings else {}
     outcome = test.get("where", {}) | side
     shared = outcome.keys() & where.keys()
-    overlap = [{*_listed(outcome[name])} & {*_listed(where[name])} for name in shared]
+    overlap = [{*_as_list(outcome[name])} & {*_as_list(where[name])} for name in shared]
     return "metric" in shared and all(overlap) and (bool(side) or where.keys() <= outcome.keys())
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -208,27 +208,27 @@ def judge(
         about = frame[frame["network"].isin(claim["networks"]) & frame["data"].isin(claim["data"])]
         groups = about.groupby(["data", "network"], sort=False)
         panels = {(str(where[0]), str(where[1])): panel for where, panel in groups}
-        found = {where: decided(claim, panel, frame) for where, panel in panels.items()}
+        found = {where: judge_panel(claim, panel, frame) for where, panel in panels.items()}
         tested = {data for data, _ in found}
         for data in claim["data_of_paper"]:
             if not tested & {data, *scale.copies_of(settings, data)}:
                 why = claim.get("elsewhere", "the data or the machine are not available")
                 found[data, " or ".join(claim["networks"])] = Verdict(NOT_RUN, why)
-        main = _main(claim, found)
+        main = _main_panel(claim, found)
         for where, verdict in found.items():
             row = {"claim": claim["id"], "data": where[0], "network": where[1]}
             row |= {"main": where == main, "tier": claim["tier"], "unit": claim["unit"]}
-            row["looks"] = _looks(claim, where[0])
+            row["looks"] = _count_looks(claim, where[0])
             row["accuracy"] = _accuracy(claim, panels.get(where))
             at, row["accuracy_of_paper"] = scale.scale_of(claim, settings, where, trainings)
             row["scale"] = "" if verdict.word == NOT_RUN else at
             rows.append(row | _numbers(claim, verdict))
-    verdicts = _with_holm(pd.DataFrame(rows, columns=COLUMNS))
+    verdicts = _adjust_by_holm(pd.DataFrame(rows, columns=COLUMNS))
     words = [scale.word_at(*pair) for pair in zip(verdicts["verdict"], verdicts["scale"])]
     return verdicts.assign(word=words)
 
 
-def _main(claim: Claim, found: Mapping[tuple[str, str], Verdict]) -> tuple[str, str] | None:
+def _main_panel(claim: Claim, found: Mapping[tuple[str, str], Verdict]) -> tuple[str, str] | None:
     """Return the panel that decides a claim: the one that it names, else that with most units."""
     named = claim.get("main", {})
     where = named.get("data", ""), named.get("network", "")
@@ -242,7 +242,7 @@ def _main(claim: Claim, found: Mapping[tuple[str, str], Verdict]) -> tuple[str, 
     return max(found, key=size, default=None)
 
 
-def _looks(claim: Claim, data: str) -> int:
+def _count_looks(claim: Claim, data: str) -> int:
     """Return how often data were looked at: a rule is `seen` if it was written after a look."""
     looks, base = claim.get("looks", {}), 2 if "seen" in claim else 1
     return int(looks.get(data, base)) if isinstance(looks, Mapping) else int(looks)
@@ -271,7 +271,7 @@ def _accuracy(claim: Claim, rows: pd.DataFrame | None) -> float:
     metrics = ["accuracy", "usual_accuracy", "paired_accuracy"]
     asked = [n["where"] for n in claim.get("needs", []) if n["where"].get("metric") in metrics]
     wanted = next(iter(asked), claim["test"].get("where", {}) | {"metric": metrics[:2]})
-    found = scale.networks_alone(rows[rows["metric"].isin(_listed(wanted["metric"]))])
+    found = scale.drop_interpolated(rows[rows["metric"].isin(_as_list(wanted["metric"]))])
     wanted = wanted | {"main": True, "test": "own", "over_regularised": False}
     for column, value in (wanted | {kind: ["none", "standard"] for kind in scale.KINDS}).items():
         if column != "metric" and column in found:
@@ -280,7 +280,7 @@ def _accuracy(claim: Claim, rows: pd.DataFrame | None) -> float:
     return float(found["value"].mean())
 
 
-def _with_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
+def _adjust_by_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Adjust the p-values of a paper's headlines, at their main panels, for their number.
 
     A headline that holds, or is contradicted, by its own p-value alone is inconclusive.
@@ -296,8 +296,8 @@ def _with_holm(verdicts: pd.DataFrame) -> pd.DataFrame:
     return verdicts
 
 
-def decided(claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame) -> Verdict:
-    """Decide a claim on one data set and network.
+def judge_panel(claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame) -> Verdict:
+    """Judge a claim on one data set and network.
 
     Args:
         claim: which.
@@ -309,24 +309,24 @@ def decided(claim: Claim, rows: pd.DataFrame, frame: pd.DataFrame) -> Verdict:
     if "untestable" in claim and _is_about(claim["untestable"], rows):
         return Verdict(NOT_TESTABLE, claim["untestable"]["why"])
     test, settings = claim["test"], dict(claim["test"]["settings"])
-    chosen = _measured(rows, test)
+    chosen = _test_rows(rows, test)
     sides = {settings[key] for key in ("first", "second") if key in settings}
     if chosen.empty or (sides and not sides <= set(chosen[settings["between"]])):
         return Verdict(NOT_RUN, "not measured at this profile")
-    if unmet := _unmet(claim, rows):
+    if unmet := _unmet_precondition(claim, rows):
         return Verdict(NOT_TESTABLE, unmet)
     if "against" in test:
         of = frame if "data" in test["against"] else rows
-        settings["reference"] = pairs = _measured(of, test, test["against"])
+        settings["reference"] = pairs = _test_rows(of, test, test["against"])
         if pairs.empty:
             return Verdict(NOT_RUN, "what it is compared with was not measured")
         trend = correlation(pairs[settings["x"]], pairs["value"])
         if settings["expected"] == "lower" and not trend.low > 0:
             return Verdict(NOT_TESTABLE, f"{settings['named']} shows no clear rise to compare with")
-    return _found(claim, chosen, settings)
+    return _run_rule(claim, chosen, settings)
 
 
-def _measured(rows: pd.DataFrame, test: Claim, also: Claim = MappingProxyType({})) -> pd.DataFrame:
+def _test_rows(rows: pd.DataFrame, test: Claim, also: Claim = MappingProxyType({})) -> pd.DataFrame:
     """Return the rows that a test reads, of units that ended, in the direction of its claim."""
     done = rows[(rows["status"] == "done") & rows["value"].notna()]
     chosen = select(done, **{**test.get("where", {}), **also})
@@ -335,12 +335,12 @@ def _measured(rows: pd.DataFrame, test: Claim, also: Claim = MappingProxyType({}
 
 
 def _is_about(part: Claim, rows: pd.DataFrame) -> bool:
-    """Whether what restricts a claim speaks of the data and the profile of rows."""
+    """Whether a restriction of a claim applies to the data and the profile of rows."""
     columns = {"data": "data", "profiles": "profile"}
     return all({*rows[name]} & {*part.get(key, rows[name])} for key, name in columns.items())
 
 
-def _found(claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]) -> Verdict:
+def _run_rule(claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]) -> Verdict:
     """Run the rule of a claim; fewer units than it needs, three for a mean, cannot decide it."""
     rule, size = claim["test"]["rule"], claim["smallest_effect"]["size"]
     finding = rules.RULES[rule](rows, unit=claim["unit"], size=size, **settings)
@@ -350,10 +350,10 @@ def _found(claim: Claim, rows: pd.DataFrame, settings: Mapping[str, Any]) -> Ver
     return rules.decide(finding, published_effect(claim))._replace(finding=finding)
 
 
-def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
-    """Say which precondition of a claim fails, if one does."""
+def _unmet_precondition(claim: Claim, rows: pd.DataFrame) -> str:
+    """Describe the first precondition of a claim that fails; return "" if all hold."""
     for need in (part for part in claim.get("needs", []) if _is_about(part, rows)):
-        values = _measured(rows, need)["value"].astype(float)
+        values = _test_rows(rows, need)["value"].astype(float)
         for kind, (words, statistic, is_met) in BOUNDS.items():
             seen = values.agg(statistic)  # NaN, which meets none, where there are no values
             if kind in need and not is_met(seen, need[kind]):
@@ -361,11 +361,11 @@ def _unmet(claim: Claim, rows: pd.DataFrame) -> str:
     return ""
 
 
-def on_printed_numbers(claim: Claim) -> Verdict | None:
+def judge_printed(claim: Claim) -> Verdict | None:
     """Run the rule of a claim on the numbers that the paper prints; None where it prints none."""
     if "printed" not in claim:
         return None
     rows = pd.DataFrame(claim["printed"])
     missing = set(rules.UNIT_COLUMNS.values()) - set(rows)
     rows = rows.assign(**dict.fromkeys(missing, range(len(rows))))
-    return _found(claim, rows, claim["test"]["settings"])
+    return _run_rule(claim, rows, claim["test"]["settings"])

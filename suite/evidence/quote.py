@@ -128,7 +128,7 @@ def mean(rows: pd.DataFrame) -> Value:
     """
     rows = best_rows(rows.dropna(subset="value"))
     units = rows.groupby(unit_of(rows))["value"].mean()
-    return _of(rows, mean_interval(units)) if len(units) else Value()
+    return _value_of(rows, mean_interval(units)) if len(units) else Value()
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -145,7 +145,7 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    return _signed(rows, mean_interval(Sides(between, first, second).gaps(rows, unit_of(rows))))
+    return _sign(rows, mean_interval(Sides(between, first, second).gaps(rows, unit_of(rows))))
 
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -154,14 +154,14 @@ def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value
     if rows[between].nunique() < 2:
         return Value()
     means = [mean_interval(rows.loc[rows[between] == name, "value"]) for name in (first, second)]
-    return _signed(rows, difference(means[0], means[1]))
+    return _sign(rows, difference(means[0], means[1]))
 
 
-def _signed(rows: pd.DataFrame, ahead: Interval) -> Value:
+def _sign(rows: pd.DataFrame, ahead: Interval) -> Value:
     word = "higher" if ahead.low > 0 else "lower" if ahead.high < 0 else "unclear"
-    return replace(_of(rows, ahead), word=word)
+    return replace(_value_of(rows, ahead), word=word)
 
 
-def _of(rows: pd.DataFrame, interval: Interval) -> Value:
+def _value_of(rows: pd.DataFrame, interval: Interval) -> Value:
     on = " and ".join(sorted({name_of(data) for data in rows["data"]}))
     return Value(*interval, on=on, profile=str(rows["profile"].iloc[0]))

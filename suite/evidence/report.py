@@ -76,7 +76,7 @@ def best_verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
     return best_rows(ran, [name for name in ("chapter", "claim") if name in ran])
 
 
-def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None) -> pd.DataFrame:
+def join_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None) -> pd.DataFrame:
     """Join the verdicts of a chapter to its claims, in their order.
 
     Args:
@@ -93,16 +93,16 @@ def with_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     rows = claims.rename(columns={"id": "claim"}).merge(verdicts, on="claim")
     on = rows["data"].map(name_of) + ", " + rows["network"].map(name_of) + ", " + rows["profile"]
     names = load_words(chapter)["names"]
-    statistic = [in_words(text, names) for text in rows["statistic"].fillna("")]
+    statistic = [name_sides(text, names) for text in rows["statistic"].fillna("")]
     rows = rows.assign(on=on, statistic=statistic)
-    texts = {f.__name__: [f(row) for _, row in rows.iterrows()] for f in (measured, remark)}
-    return rows.assign(**texts)
+    every = [row for _, row in rows.iterrows()]
+    return rows.assign(measured=[*map(write_estimate, every)], remark=[*map(remark, every)])
 
 
-def in_words(statistic: str, names: Mapping[str, str]) -> str:
+def name_sides(statistic: str, names: Mapping[str, str]) -> str:
     """Write a statistic with the names of what it compares.
 
-    >>> in_words("fpn+l1 − none", {"fpn+l1": "pyramid with L1", "none": "plain network"})
+    >>> name_sides("fpn+l1 − none", {"fpn+l1": "pyramid with L1", "none": "plain network"})
     'pyramid with L1 − plain network'
     """
     words = [f"({re.escape(name)})" for name in sorted(names, key=len, reverse=True)]
@@ -125,11 +125,11 @@ def remark(row: "pd.Series[Any]") -> str:
     return ", ".join(filter(None, parts))
 
 
-def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
+def tabulate_claims(rows: pd.DataFrame) -> pd.DataFrame:
     """Compare what was published with what was measured, one row for each claim, as HTML.
 
     Args:
-        rows: of `with_claims`, of claims that were tested.
+        rows: of `join_claims`, of claims that were tested.
     """
     network = rows["network"].nunique() > 1
     profile = rows.groupby(["data", "network"])["profile"].transform("nunique") > 1
@@ -140,7 +140,7 @@ def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
         compared = set(claim["statistic"]) - {""}
         lines = []
         for _, row in claim.iterrows():
-            found = measured(row, with_p=False)
+            found = write_estimate(row, with_p=False)
             found = found.removeprefix(f"{row['statistic']}: ") if len(compared) == 1 else found
             told = ": ".join(filter(None, [row["on"], found, row["remark"]]))
             lines.append(f"<b>{row['word']}</b> ({row['scale']}), {told}")
@@ -152,23 +152,23 @@ def by_claim(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def section_verdicts(chapter: str, verdicts: pd.DataFrame, section: str) -> pd.DataFrame:
-    """Put the verdicts of a section into a table, see `by_claim`.
+    """Put the verdicts of a section into a table, see `tabulate_claims`.
 
     The table has the best profile that tested each claim, and others where they say otherwise.
     What another profile could not test is left out.
 
     Args:
-        chapter, verdicts, section: see `with_claims`.
+        chapter, verdicts, section: see `join_claims`.
     """
-    rows = with_claims(chapter, verdicts, section)
+    rows = join_claims(chapter, verdicts, section)
     tested = rows[rows["verdict"] != NOT_RUN]
     largest = tested.index.isin(best_verdicts(rows).index)
     words = tested["claim"] + " " + tested["verdict"]
     left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == NOT_TESTABLE))
-    return by_claim(tested[~left_out])
+    return tabulate_claims(tested[~left_out])
 
 
-def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
+def write_estimate(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
     """Write the estimate of a verdict with its interval, p-value and number of units."""
     if not np.isfinite(verdict["estimate"]) or verdict.get("verdict") == NOT_TESTABLE:
         return ""
@@ -178,7 +178,7 @@ def measured(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
 
 
 def origin(provenance: Mapping[str, Any]) -> str:
-    """Say in one line where the numbers of a run come from.
+    """Describe in one line where the numbers of a run come from.
 
     Args:
         provenance: of the run; `here` counts the units that this machine has computed, and is not
@@ -193,7 +193,7 @@ def origin(provenance: Mapping[str, Any]) -> str:
 
 
 def machine(provenance: Mapping[str, Any]) -> str:
-    """Say what the numbers of a run were computed on, and by which code."""
+    """Describe the machine and the commit that computed the numbers of a run."""
     counts = readable(provenance["threads"])
     threads = f"{counts} thread{'s' * (counts != '1')} a process"
     devices = " and ".join(provenance["device"])
@@ -216,12 +216,12 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         chapter: whose claims.
-        verdicts: see `with_claims`.
+        verdicts: see `join_claims`.
 
     Returns:
-        The columns of `with_claims`; a claim that no profile tested is *not run*.
+        The columns of `join_claims`; a claim that no profile tested is *not run*.
     """
-    best = with_claims(chapter, best_verdicts(verdicts[verdicts["main"].astype(bool)]))
+    best = join_claims(chapter, best_verdicts(verdicts[verdicts["main"].astype(bool)]))
     rows = []
     for claim in (claim for claim in load_claims(chapter) if claim["tier"] == "headline"):
         found = best[best["claim"] == claim["id"]]
@@ -270,10 +270,10 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-def of_printed(verdict: Verdict | None) -> str:
-    """Say what a rule makes of the numbers that a paper prints; nothing where it prints none."""
+def describe_printed(verdict: Verdict | None) -> str:
+    """Describe the verdict on the numbers that a paper prints; return "" if it prints none."""
     if verdict is None or verdict.finding is None:
         return ""
     about = verdict.finding.interval._asdict() | vars(verdict.finding)
     detail = f", {verdict.detail}" if verdict.detail else ""
-    return f"{verdict.word}{detail} ({measured(pd.Series(about, dtype=object))})"
+    return f"{verdict.word}{detail} ({write_estimate(pd.Series(about, dtype=object))})"

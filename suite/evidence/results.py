@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from suite.errors import UsageError, expected
 from suite.evidence.claims import COLUMNS, judge, load_claims, load_settings
 from suite.evidence.scale import Trainings, trainings_of
-from suite.paths import NOTEBOOKS, checked_name, executed_folder
+from suite.paths import NOTEBOOKS, check_run_name, executed_folder
 from suite.store import Record, archive_path, checksum, pack_arrays, read_archive, replace_file
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -40,7 +40,7 @@ class Results:
     trainings: Trainings = ()
 
 
-def judged(
+def judge_run(
     chapter: str,
     profile: str,
     rows: pd.DataFrame,
@@ -85,13 +85,13 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     Raises:
         RunFailed: a file cannot be written.
     """
-    stem = (folder or executed_folder() / "results") / checked_name(profile) / chapter
+    stem = (folder or executed_folder() / "results") / check_run_name(profile) / chapter
     files = {".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g")}
     if folder is None:
         files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
         replace_file(stem.with_suffix(ARRAYS), pack_arrays(results.arrays)["arrays.safetensors"])
     about = dict(results.provenance)
-    about |= {"judged": _judged_by(chapter, about)} if folder else {}
+    about |= {"judged": _claims_checksum(chapter, about)} if folder else {}
     files[".provenance.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())
@@ -138,14 +138,14 @@ def load_results(
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
     about, records = archive.provenance, archive.records.values()
     file = path.with_suffix(".verdicts.csv")
-    if not anew and file.exists() and about.get("judged") == _judged_by(chapter, about):
+    if not anew and file.exists() and about.get("judged") == _claims_checksum(chapter, about):
         with contextlib.suppress(UsageError):
             rows, verdicts = archive.rows.assign(profile=profile), read_verdicts(file)
             return Results(rows, verdicts, archive.arrays, about, trainings_of(records))
-    return judged(chapter, profile, archive.rows, archive.arrays, about, records)
+    return judge_run(chapter, profile, archive.rows, archive.arrays, about, records)
 
 
-def _judged_by(chapter: str, provenance: Mapping[str, Any]) -> str:
+def _claims_checksum(chapter: str, provenance: Mapping[str, Any]) -> str:
     """Return the checksum of what verdicts depend on: an archive, and what the paper claims."""
     files = [NOTEBOOKS / part / f"{chapter}.yml" for part in ("claims", "published")]
     texts = [file.read_bytes() for file in files if file.exists()]

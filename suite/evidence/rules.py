@@ -104,22 +104,22 @@ def decide(finding: Finding, published: float = NAN) -> Verdict:
         outside = high < -abs(bound) or (finding.sign == 0 and low > bound)
         word = HOLDS if inside else CONTRADICTED if outside else INCONCLUSIVE
         gap = abs(abs(bound) - abs(mean)) if finding.sign == 0 else abs(mean - bound)
-        return Verdict(word) if word != INCONCLUSIVE else Verdict(word, "", _needed(finding, gap))
+        return Verdict(word) if word != INCONCLUSIVE else Verdict(word, "", _n_more(finding, gap))
     printed = finding.effect(published)
     if least and low > 0 and high < np.nanmax([least, printed / 2]):
         return Verdict(SMALLER, "" if high < least else "less than half of the published effect")
     if low > bound:
-        return Verdict(HOLDS, _beside(low, high, printed))
+        return Verdict(HOLDS, _compare_with_published(low, high, printed))
     if high < 0 and low <= -least:
         return Verdict(CONTRADICTED)
     if -least < low and high < least:
         return Verdict(NO_EFFECT)
     if low >= 0 and high <= bound:
         return Verdict(INCONCLUSIVE, "between the two limits")
-    return Verdict(INCONCLUSIVE, "", _needed(finding, max(mean - bound, -mean, least - abs(mean))))
+    return Verdict(INCONCLUSIVE, "", _n_more(finding, max(mean - bound, -mean, least - abs(mean))))
 
 
-def _beside(low: float, high: float, published: float) -> str:
+def _compare_with_published(low: float, high: float, published: float) -> str:
     if np.isnan(published):
         return ""
     if high < published:
@@ -127,7 +127,7 @@ def _beside(low: float, high: float, published: float) -> str:
     return "larger than published" if low > published else "as large as published"
 
 
-def _needed(finding: Finding, distance: float) -> float:
+def _n_more(finding: Finding, distance: float) -> float:
     """Return how many units decide with a chance of 80%, if estimate and spread stay as they are.
 
     Args:
@@ -240,7 +240,7 @@ def level(
     if x is not None:
         rows = rows[rows[x].between(at_least, at_most)]
     values = rows.groupby(UNIT_COLUMNS[unit])["value"].mean()
-    interval, statistic = _exact(values, rows), f"mean (to hold: {expected} {size:g})"
+    interval, statistic = _exact_interval(values, rows), f"mean (to hold: {expected} {size:g})"
     start = next((end for end in (no_effect, opposite) if end is not None), size)
     least = 0.0 if no_effect is None else abs(size - start)
     p = t_test_p(values, start if SIGNS[expected] * (interval.estimate - start) < 0 else size)
@@ -295,7 +295,7 @@ def paired(rows: Frame, *, unit: str, size: float, expected: str, **sides: Any) 
     if of.ratio:
         shown = statistics.as_ratio(_mean(gaps))
         return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
-    interval = _exact(gaps, rows[rows[of.between].isin([of.first, of.second])])
+    interval = _exact_interval(gaps, rows[rows[of.between].isin([of.first, of.second])])
     return Finding(statistic, interval, p, sign, least=size)
 
 
@@ -320,7 +320,7 @@ def _mean(values: "pd.Series[float]") -> Interval:
     return mean_interval(values) if len(values) else Interval(NAN)
 
 
-def _exact(values: "pd.Series[float]", rows: Frame) -> Interval:
+def _exact_interval(values: "pd.Series[float]", rows: Frame) -> Interval:
     """Return the interval of a mean; where all are equal, as wide as the images allow.
 
     Shares that are all 0 or all 1, or differences of two such, have no spread; the exact interval

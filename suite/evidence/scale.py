@@ -39,7 +39,7 @@ class Setting:
     epochs: int | None = None
     accuracy: float = float("nan")
 
-    def met_by(self, training: Mapping[str, Any]) -> bool:
+    def is_met_by(self, training: Mapping[str, Any]) -> bool:
         """Whether a network is at least as large, and trained at least as long, on all images."""
         options = training.get("network_options", {})
         options = {**options, **options.get("backbone_options", {})}
@@ -99,7 +99,7 @@ def scale_of(
     trained = {"data": data, "network": network, **claim.get("trained", {})}
     here = [t for t in trainings if all(t.get(key) == value for key, value in trained.items())]
     full = [s for s in fits if s.data[0] == data and s.network == network]
-    full = [s for s in full if here and all(map(s.met_by, here))]
+    full = [s for s in full if here and all(map(s.is_met_by, here))]
     return (PAPERS, full[0].accuracy) if full else (REDUCED, fits[0].accuracy)
 
 
@@ -113,6 +113,6 @@ def word_at(verdict: str, scale: str) -> str:
     return f"{verdict} {AT[scale]}" if with_it else verdict
 
 
-def networks_alone(rows: pd.DataFrame) -> pd.DataFrame:
+def drop_interpolated(rows: pd.DataFrame) -> pd.DataFrame:
     """Leave out rows that were interpolated between networks."""
     return rows[rows["against"].fillna("") == ""] if "against" in rows else rows

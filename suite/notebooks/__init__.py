@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from suite.errors import RunFailed, UsageError, expected, unknown
 from suite.notebooks import checks
 from suite.notebooks.checks import Parameter
-from suite.paths import NOTEBOOKS, ROOT, checked_name, executed_folder, read_yaml, with_whole_paths
+from suite.paths import NOTEBOOKS, ROOT, check_run_name, executed_folder, read_yaml, resolve_paths
 
 PROFILES = ("smoke", "laptop", "desktop", "workstation", "gpu", "paper")
 BASE = "desktop"  # what no other profile sets is as in this one, and in the notebook as it is
@@ -41,9 +41,9 @@ class Profiles(UserDict[str, Any]):
     def __getitem__(self, name: str) -> dict[str, Any]:
         file = self.data[name]
         values = read_yaml(file) if file else {}
-        if values.setdefault("profile", name) != checked_name(name):
+        if values.setdefault("profile", name) != check_run_name(name):
             raise expected(f"{file}: profile", f"its name, {name}", values["profile"])
-        return with_whole_paths(values, ROOT)
+        return resolve_paths(values, ROOT)
 
 
 def chapters() -> list[str]:
@@ -52,7 +52,7 @@ def chapters() -> list[str]:
 
 
 def strays() -> list[Path]:
-    """Return the notebooks beside the chapters that are none, as Jupyter leaves them."""
+    """Return the notebooks that are no chapters, such as the copies that Jupyter leaves."""
     return sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not profiles(path.stem))
 
 
@@ -115,7 +115,7 @@ def resolve_all(names: Sequence[str], profile: str, changes: Values) -> dict[str
             raise unknown("profile", profile, by_profile)
         changed = {name: value for name, value in changes.items() if name in entries}
         values = all_parameters(chapter, by_profile[profile] | changed)
-        resolved[chapter] = _checked(chapter, values, entries)
+        resolved[chapter] = _check_and_name(chapter, values, entries)
         other = values["profile"].partition("+")[0]
         if other != profile and other in by_profile:
             what = f"a name of your own, or --profile {other}"
@@ -123,7 +123,7 @@ def resolve_all(names: Sequence[str], profile: str, changes: Values) -> dict[str
     return resolved
 
 
-def of_notebook(chapter: str, namespace: Values) -> dict[str, Any]:
+def notebook_parameters(chapter: str, namespace: Values) -> dict[str, Any]:
     """Return the parameters of a notebook that runs, checked and named as by `resolve`.
 
     Args:
@@ -141,14 +141,14 @@ def of_notebook(chapter: str, namespace: Values) -> dict[str, Any]:
     given = {name: namespace[name] for name in names if name in namespace}
     changed = {n: value for n, value in given.items() if n in injected or value != base.get(n)}
     of_profile = by_profile.get(str(given["profile"]).partition("+")[0], {})
-    return _checked(chapter, base | of_profile | changed, entries)
+    return _check_and_name(chapter, base | of_profile | changed, entries)
 
 
-def _checked(chapter: str, values: Values, entries: Entries) -> dict[str, Any]:
-    """Check the parameters of a run, and give it the name that it deserves."""
-    values = with_whole_paths(dict(values))
+def _check_and_name(chapter: str, values: Values, entries: Entries) -> dict[str, Any]:
+    """Check the parameters of a run, and name it by its profile and what differs from that."""
+    values = resolve_paths(dict(values))
     checks.check(chapter, values, entries)
-    by_profile, name = profiles(chapter), checked_name(values["profile"])
+    by_profile, name = profiles(chapter), check_run_name(values["profile"])
     base = name.partition("+")[0]
     if base in by_profile:
         name = checks.run_name(base, values, all_parameters(chapter, by_profile[base]))
@@ -162,7 +162,7 @@ def notice(chapter: str, values: Values) -> str:
 
     Args:
         chapter: its name.
-        values: its parameters, from `resolve` or `of_notebook`.
+        values: its parameters, from `resolve` or `notebook_parameters`.
     """
     name = values["profile"]
     if name in profiles(chapter):
@@ -266,12 +266,12 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
             why += f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}"
             raise RunFailed(why) from error
         except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
-            if attempt == START_ATTEMPTS or any(_executed(partial)):
+            if attempt == START_ATTEMPTS or any(_list_executed(partial)):
                 raise RunFailed(f"{notebook.stem}: {error}") from error
 
 
-def _executed(partial: Path) -> list[bool]:
-    """Return for each cell of code whether it ran."""
+def _list_executed(partial: Path) -> list[bool]:
+    """Return for each code cell whether it ran."""
     import nbformat
 
     cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
@@ -282,7 +282,7 @@ def _finish(chapter: str, partial: Path, told: str) -> None:
     """Check that every cell ran, take out what differs from run to run, and put a notice first."""
     import nbformat
 
-    if not all(_executed(partial)):
+    if not all(_list_executed(partial)):
         raise RunFailed(f"{chapter}: a cell of code did not run")
     notebook = nbformat.read(partial, as_version=4)
     for number, cell in enumerate(notebook.cells):
@@ -292,7 +292,7 @@ def _finish(chapter: str, partial: Path, told: str) -> None:
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.metadata["tags"].append("remove-cell")
         if cell.cell_type == "code":
-            shown = filter(_without_progress, cell.outputs)
+            shown = filter(_strip_progress, cell.outputs)
             cell.outputs = [o for o in shown if o.get("data", {}).get("text/markdown") != told]
     if told:
         heading, _, rest = notebook.cells[0].source.partition("\n")
@@ -301,8 +301,8 @@ def _finish(chapter: str, partial: Path, told: str) -> None:
     nbformat.write(notebook, partial)
 
 
-def _without_progress(output: Any) -> bool:
-    """Take bars of progress, which begin with a carriage return; say whether anything is left."""
+def _strip_progress(output: Any) -> bool:
+    """Remove progress bars, which begin with a carriage return; return whether text is left."""
     if output.get("name") != "stderr":
         return True
     output.text = re.sub(r"\r[^\r\n]*", "", output.text)

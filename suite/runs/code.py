@@ -43,7 +43,7 @@ class Sources:
 
     def provenance(self, unit: Unit) -> dict[str, str]:
         """Return what the record of a unit says of code that no commit has."""
-        return {"named": self._of_named(unit), "tree": self._tree}
+        return {"named": self._named_checksum(unit), "tree": self._tree}
 
     def differs(self, part: str, unit: Unit, provenance: Mapping[str, Any]) -> bool:
         """Whether a result is of other functions ("named"), or other files ("tree"), than now.
@@ -52,25 +52,25 @@ class Sources:
         """
         if commit() == "unknown" != provenance.get("commit", "unknown"):
             return False
-        now = self._tree if part == "tree" else self._of_named(unit)
+        now = self._tree if part == "tree" else self._named_checksum(unit)
         return bool(provenance.get("code", {}).get(part, "") != now)
 
-    def _of_named(self, unit: Unit) -> str:
+    def _named_checksum(self, unit: Unit) -> str:
         """Return the checksum of what a unit names."""
         names = frozenset(NAMES.findall(json.dumps(unit.identity)))
         if names not in self._named:
             named = [table[n] for table in REGISTRIES for n in sorted(names & table.keys())]
-            self._named[names] = _sha256([text for v in named if (text := self._uncommitted(v))])
+            self._named[names] = _sha256([text for v in named if (text := self._new_source(v))])
         return self._named[names]
 
-    def _uncommitted(self, value: Any) -> str:
+    def _new_source(self, value: Any) -> str:
         """Return the text of a function, and of those it was made of, where no commit has it.
 
         Of a file that is none of the project's, it is all: functions call others.
         """
         if isinstance(value, functools.partial):
             parts = (value.func, *value.args, *value.keywords.values())
-            return "".join(map(self._uncommitted, filter(callable, parts)))
+            return "".join(map(self._new_source, filter(callable, parts)))
         value, held = getattr(value, "__func__", value), list[Any]()  # of a bound method
         if isinstance(value, FunctionType):
             held = [f for f in inspect.getclosurevars(value).nonlocals.values() if callable(f)]
@@ -79,28 +79,28 @@ class Sources:
         code, text = getattr(value, "__code__", value), ""  # its own, where it wraps another
         try:
             file = Path(inspect.getfile(code))
-            if (own := _is_own(file)) and not self._clean:
+            if (own := _is_in_project(file)) and not self._clean:
                 source = inspect.getsource(code)
-                text = "" if source.strip() in _committed(file) else source
+                text = "" if source.strip() in _head_text(file) else source
             elif not own and "/site-packages/torch/" not in str(file):  # records have its version
                 text = "" if file.is_file() else inspect.getsource(code)
                 text = text or file.read_text(encoding="utf-8")
         except (OSError, TypeError):  # typed in, or no Python
             text = getattr(code, "co_code", b"").hex()
-        return "".join([text, *map(self._uncommitted, held)])
+        return "".join([text, *map(self._new_source, held)])
 
 
 @functools.cache
-def _is_own(file: Path) -> bool:
+def _is_in_project(file: Path) -> bool:
     return any(file.is_relative_to(ROOT / part.partition("/**")[0]) for part in COMPUTING)
 
 
 @functools.cache
-def _committed(file: Path) -> str:
+def _head_text(file: Path) -> str:
     return git("show", f"HEAD:./{file.relative_to(ROOT)}")
 
 
-def other_code(
+def find_other_code(
     records: Mapping[str, Record], units: Mapping[str, Unit], sources: Sources
 ) -> tuple[set[str], list[str]]:
     """Return the keys of results that must be computed anew, and what to say of other code."""
@@ -138,7 +138,7 @@ def changes(*paths: str) -> list[str]:
 
 
 def git(*command: str) -> str:
-    """Return what git says of the project; nothing where it fails or is not there."""
+    """Return the output of a git command on the project; "" if it fails or git is missing."""
     words = ["git", "-C", str(ROOT), *command]
     try:
         return subprocess.check_output(words, stderr=subprocess.DEVNULL, encoding="utf-8").strip()

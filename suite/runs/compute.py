@@ -14,7 +14,7 @@ from suite.data import load_data, source
 from suite.errors import RunFailed, UsageError, expected
 from suite.papers import measure, top_gap_measures
 from suite.papers.marginal_density_measures import check_other_images
-from suite.runs.code import Sources, other_code
+from suite.runs.code import Sources, find_other_code
 from suite.runs.execute import Failure, Job, describe, keys_of
 from suite.runs.executors import Resources, run_jobs
 from suite.store import Kept, Layers, Record, Store, kept_layer
@@ -66,19 +66,19 @@ def compute(
     n_reports = len(store.reports)
     records = {} if force else Layers(store, kept).read_all(dict.fromkeys(keys))
     sources, by_key = Sources(), dict(zip(keys, units))
-    refused, of_other = other_code(records, by_key, sources)
+    refused, of_other = find_other_code(records, by_key, sources)
     records = {name: record for name, record in records.items() if name not in refused}
     missing = {name: unit for name, unit in by_key.items() if name not in records}
     errors = []
     if missing:
         _check_with_data(missing.values())
         store.clean()
-        groups = _groups(missing.values(), resources.chosen_jobs())
-        shared = str(store.folder.resolve()), resources.chosen_device(), force, checkpoint_seconds
+        groups = _groups(missing.values(), resources.resolve_jobs())
+        shared = str(store.folder.resolve()), resources.resolve_device(), force, checkpoint_seconds
         jobs = [Job(group, *shared, resources.double_backward) for group in groups]
         errors = run_jobs(jobs, resources, store)
         computed = store.read_all(missing)
-        refused, _ = other_code(computed, by_key, sources)
+        refused, _ = find_other_code(computed, by_key, sources)
         records |= {name: computed[name] for name in computed.keys() - refused}
     reports = [*of_other, *store.reports[n_reports:], *(kept.reports if kept else ())]
     for report in dict.fromkeys(reports):
@@ -183,7 +183,7 @@ def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
     Where there are several, what compares two networks comes last, when both are trained.
     """
     together: dict[str, list[Unit]] = defaultdict(list)
-    for unit in sorted(units, key=lambda unit: _turn(unit, alone=jobs == 1)):
+    for unit in sorted(units, key=lambda unit: _sort_key(unit, alone=jobs == 1)):
         name = str({**training_of(unit).identity, "epochs": None}) + str(_compares(unit))
         if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
             name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
@@ -200,7 +200,7 @@ def part_of(units: Sequence[Unit], number: int, count: int) -> list[Unit]:
 
 
 def _absent_packages(errors: Sequence[Failure]) -> str:
-    """Say which packages are not installed, how many units need each, and one of them."""
+    """List the packages that are not installed, with how many units need each, and one unit."""
     need = defaultdict(list)
     for name, message, _ in errors:
         for package in re.findall(r"No module named '(\w+)", message):
@@ -209,7 +209,7 @@ def _absent_packages(errors: Sequence[Failure]) -> str:
     return "".join(f"\n{line}" for line in said)
 
 
-def _turn(unit: Unit, *, alone: bool) -> tuple[Any, ...]:
+def _sort_key(unit: Unit, *, alone: bool) -> tuple[Any, ...]:
     network = training_of(unit)
     turn = getattr(network, "n_train", None) is not None, getattr(network, "seed", 0)
     return (*turn, _compares(unit)) if alone else (_compares(unit), *turn)

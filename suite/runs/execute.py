@@ -106,7 +106,7 @@ def fingerprints_of(units: Sequence[Unit], known: Mapping[str, str]) -> dict[str
 
 
 def describe(unit: Unit) -> str:
-    """Say what a unit is, in one line."""
+    """Describe a unit in one line."""
     kind, _, *fields = training_of(unit).identity.items()
     name = f"{kind[1]} ({', '.join(f'{name}={value}' for name, value in fields)})"
     if not isinstance(unit, Measurement):
@@ -135,7 +135,7 @@ def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu")
             raise RunFailed(f"{describe(unit)}: not in the store {store.folder}; compute it first")
         if record.status == "diverged":
             raise Diverged(f"{describe(unit)}: diverged, so there is no network to load")
-    return evaluated(unit, weights, torch.device(device))
+    return load_model(unit, weights, torch.device(device))
 
 
 def run_job(job: Job) -> Outcome:
@@ -225,7 +225,7 @@ def _train(unit: Training, name: str, work: _Work) -> None:
     store.drop_checkpoint(unfinished)
 
 
-def evaluated(unit: Training | Pretrained, weights: State, device: torch.device) -> EvaluatedModel:
+def load_model(unit: Training | Pretrained, weights: State, device: torch.device) -> EvaluatedModel:
     """Return a network with its weights; a pretrained one brings its own."""
     data = data_of(unit)
     if isinstance(unit, Pretrained):

@@ -68,15 +68,15 @@ class Resources:
             given["jobs"] = int(given["jobs"])
         return cls(**given)
 
-    def chosen_device(self) -> str:
+    def resolve_device(self) -> str:
         """Resolve "auto"."""
         if self.device != "auto":
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
 
-    def chosen_jobs(self) -> int:
+    def resolve_jobs(self) -> int:
         """Resolve the number of local processes."""
-        return self.jobs or (1 if self.chosen_device() == "cuda" else cores())
+        return self.jobs or (1 if self.resolve_device() == "cuda" else cores())
 
     @contextlib.contextmanager
     def executor(self) -> Iterator[Executor]:
@@ -88,7 +88,7 @@ class Resources:
         Raises:
             UsageError: the Dask scheduler cannot be reached.
         """
-        jobs = self.chosen_jobs()
+        jobs = self.resolve_jobs()
         if self.dask:
             with _dask_executor(self.dask) as cluster:
                 yield cluster
@@ -199,7 +199,7 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
                 bar.write(f"{told}: trying again, jobs left: {len(waiting)}", sys.stderr)
             try:
                 with resources.executor() as executor:
-                    for job, future in _ended(tuple(waiting), executor):
+                    for job, future in _submit_all(tuple(waiting), executor):
                         if (outcome := _outcome(job, future)) is None:
                             continue
                         waiting.remove(job)
@@ -223,7 +223,7 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
     raise RunFailed(f"{why}run out?); what was finished is stored, run again")
 
 
-def _ended(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Future[Outcome]]]:
+def _submit_all(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Future[Outcome]]]:
     """Submit jobs and yield each with its future as soon as that has ended."""
     running: dict[Future[Outcome], Job] = {}
     for job in jobs:

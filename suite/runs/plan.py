@@ -18,7 +18,7 @@ from suite.data import load_data
 from suite.errors import DataMissing, RunFailed
 from suite.networks import check_weights
 from suite.paths import ROOT, data_folder
-from suite.runs.code import Sources, other_code
+from suite.runs.code import Sources, find_other_code
 from suite.runs.compute import check
 from suite.runs.executors import Resources
 from suite.store import Kept, Store, checksum, replace_file
@@ -71,7 +71,7 @@ def plan(
     force: bool = False,
     timed: bool = False,
 ) -> Plan:
-    """Say what `compute` would do, without computing anything.
+    """Return what `compute` would do, without computing anything.
 
     Args:
         units: what is wanted.
@@ -99,7 +99,7 @@ def plan(
     stored = store.glance(keys.values())
     records = {**(kept.read_all(keys.values()) if kept else {}), **stored}
     by_key = {keys[name]: unit for name, unit in there.items()}
-    refused, reports = other_code(records, by_key, sources or Sources())
+    refused, reports = find_other_code(records, by_key, sources or Sources())
     if force:
         refused, reports = set(by_key), ["everything is computed again (--force)"]
     have = {name for name, k in keys.items() if k in records and k not in refused}
@@ -126,13 +126,13 @@ def plan(
 
 
 def _time_of(trainings: Iterable[Training], resources: Resources) -> str:
-    """Say how long trainings take one after another, by steps of each kind measured here."""
-    device, known, total = resources.chosen_device(), dict[str, float](), 0.0
+    """Estimate how long trainings take in sequence, from measured steps of each kind."""
+    device, known, total = resources.resolve_device(), dict[str, float](), 0.0
     # Of those that differ in their length alone, the longest gives the others.
     ascending = sorted(trainings, key=lambda unit: unit.epochs)
     longest = {str({**unit.identity, "epochs": 0}): unit for unit in ascending}
     for unit in longest.values():
-        timed = _of_single_steps(unit)
+        timed = _single_step_training(unit)
         if (name := str(timed.identity)) not in known:
             known[name] = _seconds_of_a_step(timed, device, resources.double_backward)
         n_images = unit.n_train or len(data_of(unit).train.labels)
@@ -142,7 +142,7 @@ def _time_of(trainings: Iterable[Training], resources: Resources) -> str:
     return f"{text}; what is measured of the networks comes on top"
 
 
-def _of_single_steps(unit: Training) -> Training:
+def _single_step_training(unit: Training) -> Training:
     """Return a training whose epochs are one step, as long as those of another, and no learning."""
     penalties = {name: {**given, "strength": 1e-9} for name, given in unit.penalties.items()}
     fields: dict[str, Any] = {"learning_rate": 1e-9, "cosine_epochs": None, "decay_epochs": ()}

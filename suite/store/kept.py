@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from suite.errors import UsageError
-from suite.paths import KEPT_RESULTS, ROOT, checked_name
+from suite.paths import KEPT_RESULTS, ROOT, check_run_name
 from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
@@ -74,7 +74,7 @@ def kept_layer() -> "Kept | None":
 
 def archive_path(chapter: str, profile: str, folder: Path | None = None) -> Path:
     """Return where the archive of a chapter and profile lies."""
-    return (folder or KEPT_RESULTS) / checked_name(profile) / f"{chapter}.zip"
+    return (folder or KEPT_RESULTS) / check_run_name(profile) / f"{chapter}.zip"
 
 
 def name_of_archive(path: Path) -> str:

@@ -21,7 +21,7 @@ import safetensors.torch
 from torch import Tensor
 
 from suite.errors import RunFailed, UsageError
-from suite.paths import moved_by, store_folder
+from suite.paths import store_folder, suggest_variable
 
 TEMPORARY = ".writing-"
 MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
@@ -217,7 +217,7 @@ def replace_file(path: Path, contents: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         why = f"{path}: cannot be written ({error.strerror}); what was stored before is sound, "
-        raise RunFailed(f"{why}make room{moved_by(path)} and run again") from error
+        raise RunFailed(f"{why}make room{suggest_variable(path)} and run again") from error
 
 
 def _contents(path: Path) -> bytes | None:

@@ -110,7 +110,7 @@ class TestPenaltyOfAUser:
 
 class TestCodeOfTheProject:
     def test_of_a_commit_it_is_not_named(self, units, monkeypatch):
-        monkeypatch.setattr(code, "_head_text", lambda file: file.read_text())
+        monkeypatch.setattr(code, "_committed_text", lambda file: file.read_text())
         monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
         sources = Sources()
         named = [v for table in code.REGISTRIES for name, v in table.items() if name != "mine"]
@@ -130,7 +130,7 @@ class TestCodeOfTheProject:
         changed, other = (small(penalties={name: {"strength": 0.1}}) for name in names)
         old, new = f"def {function}(", "def x("
         monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
-        monkeypatch.setattr(code, "_head_text", lambda file: file.read_text().replace(old, new))
+        monkeypatch.setattr(code, "_committed_text", lambda file: file.read_text().replace(old, new))
         assert Sources().differs("named", changed, {"commit": "abc"})
         assert not Sources().differs("named", other, {"commit": "abc"})
 
@@ -167,7 +167,7 @@ class TestWithoutGit:
     @pytest.fixture(autouse=True)
     def _no_git(self, monkeypatch):
         monkeypatch.setattr(code, "commit", lambda: "unknown")
-        monkeypatch.setattr(code, "_head_text", lambda file: "")
+        monkeypatch.setattr(code, "_committed_text", lambda file: "")
         monkeypatch.setattr(code, "changes", lambda *paths: [])
 
     def test_results_of_a_commit_are_read(self, units):

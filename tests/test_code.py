@@ -130,7 +130,7 @@ class TestCodeOfTheProject:
         changed, other = (small(penalties={name: {"strength": 0.1}}) for name in names)
         old, new = f"def {function}(", "def x("
         monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
-        monkeypatch.setattr(code, "_committed_text", lambda file: file.read_text().replace(old, new))
+        monkeypatch.setattr(code, "_committed_text", lambda f: f.read_text().replace(old, new))
         assert Sources().differs("named", changed, {"commit": "abc"})
         assert not Sources().differs("named", other, {"commit": "abc"})
 

@@ -85,7 +85,7 @@ class TestArrays:
         assert tables.maps_of(runs, "curve") == {"none": [[4.0], [5.0]]}
         assert tables.maps_of(runs, "target") == {"target": [[3.0]]}
 
-    def test_landscapes_have_their_numbers_below(self):
+    def test_landscapes_have_their_numbers_below(self, monkeypatch):
         main, cropped = ({"data": d, "category": ""} for d in (tables.MAIN, tables.CROPPED))
         maps = {f"{tables.MAIN}__none__{n}__landscape": np.full((2, 2), n) for n in (0, 1)}
         maps[f"{tables.MAIN}__target 10__0__landscape"] = np.ones((2, 2))
@@ -94,8 +94,8 @@ class TestArrays:
         table = [rows("tv", "none", [0.4, 0.2], **main), rows("accuracy", "none", [0.5], **main)]
         table += [rows("tv", "target 10", [0.1], **main), rows("accuracy", "none", [1], **cropped)]
         table += [rows("tv", "none", [0.25], **cropped), rows("accuracy", "target 10", [1], **main)]
-        start = torch.ones(2, 2)
-        drawn = tables.landscapes([results(**maps)], frame(*table), PUBLISHED, start)
+        monkeypatch.setattr(tables, "initial_landscape", lambda *panel: torch.ones(2, 2))
+        drawn = tables.landscapes([results(**maps)], frame(*table), PUBLISHED, [])
         assert [float(part.mean()) for part in drawn["rows"][0]] == [1, 0.5, 1, 0, 0.5]
         assert drawn["titles"][1:4] == ["no\npenalty", "α = 10,\nTV × 0.25", "crops,\nno\npenalty"]
         notes = ["not\ntrained\nTV 0", "50.0\nTV 0.3000", "100.0\npaper\n× 0.05"]

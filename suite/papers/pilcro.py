@@ -201,9 +201,9 @@ def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
 
 
-def times(table: pd.DataFrame, model: str, data: str = CIFAR) -> quote.Value:
-    """Return TV over that without penalty: the geometric mean of pairs of a seed."""
-    pairs = tables.select(against_none(table, "tv", data), model=model)["value"]
+def times(table: pd.DataFrame, model: str, data: str = CIFAR, metric: str = "tv") -> quote.Value:
+    """Return a metric over that without penalty: the geometric mean of pairs of a seed."""
+    pairs = tables.select(against_none(table, metric, data), model=model)["value"]
     return quote.Value(*as_ratio(mean_interval(np.log(pairs)))) if len(pairs) else quote.Value()
 
 
@@ -261,30 +261,29 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
 
 
 def landscapes(
-    results: Sequence[Results], table: pd.DataFrame, published: Values, start: Tensor
+    results: Sequence[Results], table: pd.DataFrame, published: Values, panels: Sequence[Values]
 ) -> dict[str, Any]:
     """Return what `pictures` takes: mean landscapes, from untrained to the target.
 
     Args:
         results, table, published: of the chapter.
-        start: landscape of the untrained network.
+        panels: of a profile that has the main network.
     """
+    start = initial_landscape(panels, MAIN)
     target = torch.as_tensor(maps_of(results, "target", MAIN)["target"][0])
     ends = [f"TV {float(total_variation(end)):.2g}" for end in (start, target)]
     titles, notes, maps = ["untrained,\nby paths"], [f"not\ntrained\n{ends[0]}"], [start.numpy()]
     paper = published_against_none(published, 1)["tv"]
     for data, crops in ((MAIN, ""), (CROPPED, "crops,\n")):
-        trained = maps_of(results, "landscape", data)
-        named = strengths(table, data)
-        for model, name in ((model, named[model]) for model in named if model in trained):
+        names = strengths(table, data)
+        for model, boards in maps_of(results, "landscape", data).items():
             rows = tables.select(table, data=data, model=model, status="done").set_index("metric")
             accuracy = tables.mean_text(100 * rows.loc[["accuracy"], "value"], ".1f")
-            below = f"paper\n× {paper[model]:.2f}"
-            if model == "none":
-                below = f"TV {rows.loc[['tv'], 'value'].mean():.4f}"
-            titles.append(crops + name.replace("no ", "no\n").replace("TV", "α = 10,\nTV"))
+            tv = rows.loc[["tv"], "value"].mean()
+            below = f"TV {tv:.4f}" if model == "none" else f"paper\n× {paper[model]:.2f}"
+            titles.append(crops + names[model].replace("no ", "no\n").replace("TV", "α = 10,\nTV"))
             notes.append(accuracy.replace(" ±", "%\n±") + f"\n{below}")
-            maps.append(np.mean(trained[model], axis=0))
+            maps.append(np.mean(boards, axis=0))
     look = {"titles": [*titles, "target S,\nedges"], "notes": [[*notes, f"\n\n{ends[1]}"]]}
     return {"rows": [[*maps, target.numpy()]], "scale": (0, 2), "scale_label": "importance", **look}
 
@@ -305,7 +304,7 @@ def maps_of(
     return dict(found)
 
 
-def untrained_landscape(panels: Sequence[Values], data: str, seed: int = 0) -> Tensor:
+def initial_landscape(panels: Sequence[Values], data: str, seed: int = 0) -> Tensor:
     """Return the landscape that its paths give the network of a panel before any training."""
     panel = next(panel for panel in panels if panel["data"] == data)
     shape, options = image_shape(data), panel.get("network_options", {})

@@ -97,7 +97,7 @@ class TestArrays:
         monkeypatch.setattr(tables, "initial_landscape", lambda *panel: torch.ones(2, 2))
         drawn = tables.landscapes([results(**maps)], frame(*table), PUBLISHED, [])
         assert [float(part.mean()) for part in drawn["rows"][0]] == [1, 0.5, 1, 0, 0.5]
-        assert drawn["titles"][1:4] == ["no\npenalty", "α = 10,\nTV × 0.25", "crops,\nno\npenalty"]
+        assert drawn["titles"][1:4] == ["no penalty", "α = 10,\nTV × 0.25", "crops,\nno penalty"]
         notes = ["not\ntrained\nTV 0", "50.0\nTV 0.3000", "100.0\npaper\n× 0.05"]
         assert drawn["notes"][0] == [*notes, "100.0\nTV 0.2500", "\n\nTV 1"]
 

@@ -209,8 +209,7 @@ def times(table: pd.DataFrame, model: str, data: str = CIFAR, metric: str = "tv"
 
 def strengths(table: pd.DataFrame, data: str = CIFAR) -> dict[str, str]:
     """Return what kinds of model are called: by the TV that they reach, over none."""
-    reached = {model: times(table, model, data) for model in SHOWN[1:]}
-    names = {model: f"TV × {value:.2f}" for model, value in reached.items() if value}
+    names = {m: f"TV × {value:.2f}" for m in SHOWN[1:] if (value := times(table, m, data))}
     curved = {m: n.replace("TV", "curvature,") for m, n in names.items() if "curvature" in m}
     return {"none": "no penalty"} | names | curved
 
@@ -241,7 +240,8 @@ def published_against_none(published: Mapping[str, Any], number: int) -> pd.Data
     models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
     values = pd.DataFrame([row["values"] for row in rows], models, entry["columns"])
     points = 100 * (values - values.loc["none"]).filter(["top_1"])
-    return (values / values.loc["none"]).join(points.rename(columns={"top_1": "accuracy"}))
+    ratios = (values / values.loc["none"]).join(points.rename(columns={"top_1": "accuracy"}))
+    return pd.concat([ratios, ratios.loc[["target 10"]].set_axis([*LARGER])])
 
 
 def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -281,7 +281,7 @@ def landscapes(
             accuracy = tables.mean_text(100 * rows.loc[["accuracy"], "value"], ".1f")
             tv = rows.loc[["tv"], "value"].mean()
             below = f"TV {tv:.4f}" if model == "none" else f"paper\n× {paper[model]:.2f}"
-            titles.append(crops + names[model].replace("no ", "no\n").replace("TV", "α = 10,\nTV"))
+            titles.append(crops + names[model].replace("TV", "α = 10,\nTV"))
             notes.append(accuracy.replace(" ±", "%\n±") + f"\n{below}")
             maps.append(np.mean(boards, axis=0))
     look = {"titles": [*titles, "target S,\nedges"], "notes": [[*notes, f"\n\n{ends[1]}"]]}

@@ -274,14 +274,14 @@ def landscapes(
     ends = [f"TV {float(total_variation(end)):.2g}" for end in (start, target)]
     titles, notes, maps = ["untrained,\nby paths"], [f"not\ntrained\n{ends[0]}"], [start.numpy()]
     paper = published_against_none(published, 1)["tv"]
-    for data, crops in ((MAIN, ""), (CROPPED, "crops,\n")):
+    for data, how in ((MAIN, "trained"), (CROPPED, "crops")):
         names = strengths(table, data)
         for model, boards in maps_of(results, "landscape", data).items():
             rows = tables.select(table, data=data, model=model, status="done").set_index("metric")
             accuracy = tables.mean_text(100 * rows.loc[["accuracy"], "value"], ".1f")
             tv = rows.loc[["tv"], "value"].mean()
             below = f"TV {tv:.4f}" if model == "none" else f"paper\n× {paper[model]:.2f}"
-            titles.append(crops + names[model].replace("TV", "α = 10,\nTV"))
+            titles.append(names[model].replace("no", f"{how},\nno").replace("TV", "α = 10,\nTV"))
             notes.append(accuracy.replace(" ±", "%\n±") + f"\n{below}")
             maps.append(np.mean(boards, axis=0))
     look = {"titles": [*titles, "target S,\nedges"], "notes": [[*notes, f"\n\n{ends[1]}"]]}

@@ -46,9 +46,8 @@ DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 FLATNESS = "tv noise block_tv centre_to_rim target_distance"
 EARLY = "accuracy_early tv_early block_tv_early"
 MEASURES: Values = NAMES["pilcro"]["measures"]
-CIFAR = "cifar10-jpeg"
-# The same images, shown to the network that decides the headlines; and with random crops.
-MAIN = "resized:cifar10-jpeg:32"
+# The same images, shown to small ResNets and to the network that decides the headlines.
+CIFAR, MAIN = "cifar10-jpeg", "resized:cifar10-jpeg:32"
 CROPPED = f"{MAIN}-cropped"
 LARGER = {f"target 10@{MAIN}": "α = 10: seven convolutions"}
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
@@ -239,6 +238,7 @@ def published_against_none(published: Mapping[str, Any], number: int) -> pd.Data
     rows = [row for row in entry["rows"] if not row.get("cropping")]
     models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
     values = pd.DataFrame([row["values"] for row in rows], models, entry["columns"])
+    values = values.join(values.T.groupby(lambda name: name[:-2]).mean().T)  # over levels
     points = 100 * (values - values.loc["none"]).filter(["top_1"])
     ratios = (values / values.loc["none"]).join(points.rename(columns={"top_1": "accuracy"}))
     return pd.concat([ratios, ratios.loc[["target 10"]].set_axis([*LARGER])])
@@ -272,7 +272,7 @@ def landscapes(
     start = initial_landscape(panels, MAIN)
     target = torch.as_tensor(maps_of(results, "target", MAIN)["target"][0])
     ends = [f"TV {float(total_variation(end)):.2g}" for end in (start, target)]
-    titles, notes, maps = ["untrained,\nby paths"], [f"not\ntrained\n{ends[0]}"], [start.numpy()]
+    titles, notes, maps = ["by its\npaths"], [f"not\ntrained\n{ends[0]}"], [start.numpy()]
     paper = published_against_none(published, 1)["tv"]
     for data, how in ((MAIN, "trained"), (CROPPED, "crops")):
         names = strengths(table, data)

@@ -135,6 +135,23 @@ class Chapter:
         """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
         display(Markdown(quote.sentence(text, values, expects or {})))
 
+    def tell(self, entry: Mapping[str, Any]) -> None:
+        """Show a sentence that is kept as data: its `text`, `expects`, and sources of its `values`.
+
+        Args:
+            entry: a source is a claim, "ID" or "ID@DATA", or what rows have in their columns. It
+                stands for their mean or, with `between`, for the arguments of `paired`.
+        """
+        values = {}
+        for name, source in entry["values"].items():
+            if isinstance(source, str):
+                values[name] = self.claim(*source.split("@"))
+            else:
+                where = dict(source)
+                pair = where.pop("between", None)
+                values[name] = self.paired(*pair, **where) if pair else self.mean(**where)
+        self.say(entry["text"], expects=entry["expects"], **values)
+
     def headline_table(self, of: str = "without the method") -> None:
         """Show the claims of the abstract: paper, here, verdict and scale; and on what.
 

@@ -141,5 +141,5 @@ def sweep_frames(result: Results) -> dict[str, Rows]:
     photograph = _photographs(result, a["sweep_index"])
     maps = zip(*(a[f"sweep_{method}_maps"] for method in SWEPT), strict=True)
     steps = zip(a["sweep_lambda1"], a["sweep_caso_sparsity"], strict=True)
-    titles = [f"λ₁ = {strength:.2g}: {share:.0%} of the map is zero" for strength, share in steps]
+    titles = [f"λ₁ = {size:.2g}: {share:.0%} of CASO's map is zero" for size, share in steps]
     return {title: [[*photograph, *row]] for title, row in zip(titles, maps, strict=True)}

@@ -110,7 +110,7 @@ class TestPictures:
 
     def test_frames_of_the_sweep(self, result):
         frames = tables.sweep_frames(result)
-        assert list(frames)[1] == "λ₁ = 0.02: 76% of the map is zero"
+        assert list(frames)[1] == "λ₁ = 0.02: 76% of CASO's map is zero"
         assert [len(row) for (row,) in frames.values()] == [4, 4]
 
     def test_unavailable_photographs(self, result):

@@ -67,6 +67,15 @@ class TestShow:
         blank.slider(grids, alt="maps", label="size", titles=["map"])
         assert shown[0].data.count("data:image/png") == 2
 
+    def test_tells_a_sentence_of_data(self, blank, shown):
+        rows = {"profile": "smoke", "metric": "m", "status": "done", "data": "x", "network": "y"}
+        methods = {"method": ["a", "b"] * 2, "seed": [0, 0, 1, 1], "value": [0.5, 0.25] * 2}
+        blank.table = pd.DataFrame(rows | methods)
+        values = {"mean": {"method": "a"}, "gap": {"between": ["method", "a", "b"]}}
+        expects = {"gap": "higher"}
+        blank.tell({"text": "{mean:.2f}, {gap:.2f}", "values": values, "expects": expects})
+        assert shown[0].data == "0.50, 0.25"
+
 
 def of_profile(base, **changes):
     return notebooks.all_parameters(NAME, notebooks.profiles(NAME)[base]) | changes

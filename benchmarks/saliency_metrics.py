@@ -1,6 +1,7 @@
 """The metrics of saliency maps on digits with LeNet-5, against Quantus with the same settings.
 
-Quantus computes the same numbers (see `tests/test_quantus.py`) in batches of its default size.
+Quantus computes the same numbers in batches of its default size: see `tests/test_quantus.py` and
+`tests/test_real_network.py`.
 """
 
 import importlib

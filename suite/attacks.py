@@ -127,10 +127,13 @@ def auto_attack(
 ) -> Tensor:
     """Attack by the parts of AutoAttack, in their authors' program.
 
-    Each part attacks the images on which the parts before it failed. "apgd-ce" is APGD with
-    cross-entropy, "apgd-t" APGD by a ratio of logits, aimed at the likeliest other classes, "fab-t"
-    FAB, which looks for the smallest change to them, and "square" Square, which needs logits only.
-    The defaults are the standard version. A prediction is unchanged if all parts fail.
+    Each part attacks the images on which the parts before it failed. A prediction is unchanged if
+    all parts fail. The defaults are the standard version. The parts:
+
+    - "apgd-ce": APGD with the cross-entropy.
+    - "apgd-t": APGD with a ratio of logits, aimed at the likeliest other classes.
+    - "fab-t": FAB, which looks for the smallest change to the likeliest other classes.
+    - "square": Square, which needs logits only.
 
     Args:
         model, images, epsilon, norm: see `fgsm`.
@@ -161,12 +164,12 @@ def auto_attack(
         if n_classes < 4 and "apgd-t" in parts:
             four = "four classes or more for 'apgd-t'"
             raise expected("parts", four, f"{n_classes}; leave it out")
-        aimed = {"n_target_classes": min(n_targets, n_classes - 1), "n_iter": steps}
-        logged = {"logger": LOGGER}  # it logs vanishing gradients, which would be warnings
+        targets = {"n_target_classes": min(n_targets, n_classes - 1), "n_iter": steps}
+        logger = {"logger": LOGGER}  # for vanishing gradients, which would be warnings
         programs: dict[str, tuple[str, dict[str, Any]]] = {
-            "apgd-ce": ("autopgd_base:APGDAttack", {"n_iter": steps, **logged}),
-            "apgd-t": ("autopgd_base:APGDAttack_targeted", {**aimed, **logged}),
-            "fab-t": ("fab_pt:FABAttack_PT", {"targeted": True, **aimed}),
+            "apgd-ce": ("autopgd_base:APGDAttack", {"n_iter": steps, **logger}),
+            "apgd-t": ("autopgd_base:APGDAttack_targeted", {**targets, **logger}),
+            "fab-t": ("fab_pt:FABAttack_PT", {"targeted": True, **targets}),
             "square": ("square:SquareAttack", {"n_queries": queries, "resc_schedule": False}),
         }
 
@@ -176,14 +179,14 @@ def auto_attack(
                 images.register_hook(Tensor.contiguous)
             return frozen(images)
 
-        result, left = x.clone(), torch.arange(len(x), device=x.device)
+        result, robust = x.clone(), torch.arange(len(x), device=x.device)
         for part in parts:
             name, options = programs[part]
             program = pkgutil.resolve_name(f"pyautoattack.{name}")
             attack = program(forward, **common, **options)
-            result[left] = attack.perturb(x[left].contiguous(), predicted[left])
-            left = left[frozen(result[left]).argmax(1) == predicted[left]]
-            if not len(left):
+            result[robust] = attack.perturb(x[robust].contiguous(), predicted[robust])
+            robust = robust[frozen(result[robust]).argmax(1) == predicted[robust]]
+            if not len(robust):
                 break
         return result
 

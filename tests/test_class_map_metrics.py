@@ -29,7 +29,7 @@ class TestReceptiveField:
 
     def test_negative_and_missing_locations(self):
         layer, x = convolution(random(3, 3)), random(1, 1, 9, 8)
-        last, same = (effective_receptive_field(layer, x, location=at) for at in ((-1, -1), (6, 5)))
+        last, same = (effective_receptive_field(layer, x, location=n) for n in ((-1, -1), (6, 5)))
         assert torch.equal(last, same)
         for location in ((7, 0), (0, 6), (-8, 0)):
             with pytest.raises(ValueError, match=r"a row and a column of maps of 7 x 6, got \("):
@@ -51,7 +51,7 @@ class CentreAndCorner(nn.Module):
 
 
 class TestErfDistance:
-    def test_of_given_gradients(self):
+    def test_of_known_gradients(self):
         centre, corner = 5 * random(1, 6, 6) - 2, random(1, 6, 6, seed=1) - 0.5
         model, x = CentreAndCorner(centre, corner), random(3, 1, 6, 6, seed=2)
 
@@ -95,41 +95,16 @@ class TestErfDistance:
             erf_distance(nn.AdaptiveAvgPool2d(size), random(2, 1, 8, 8))
 
 
-def test_sparsity_is_the_mean():
-    maps = random(3, 4, 5)
-    torch.testing.assert_close(metrics.map_sparsity(maps), maps.flatten(1).sum(1) / 20)
-
-
-def squares():
-    """A map that is 1 in a square of 4 x 4 and 0.6 around it, and a mask over half the square."""
-    maps = torch.zeros(1, 8, 8)
-    maps[0, 1:7, 1:7] = 0.6
-    maps[0, 2:6, 2:6] = 1.0
-    masks = torch.zeros(1, 8, 8, dtype=torch.bool)
-    masks[0, 2:6, 2:4] = True
-    return maps, masks
-
-
-def at_threshold(maps, masks, threshold):
-    marked = maps >= threshold
-    return (marked & masks).sum((1, 2)) / (marked | masks).sum((1, 2))
-
-
 class TestMaskIou:
-    def test_of_squares(self):
-        maps, masks = squares()
-        assert at_threshold(maps, masks, 0.9).tolist() == [8 / 16]
-        assert at_threshold(maps, masks, 0.5).tolist() == [pytest.approx(8 / 36)]
-        assert largest_mask_iou(maps, masks).tolist() == [0.5]
-
-    def test_is_that_of_the_best_threshold(self):
+    def test_of_the_best_threshold(self):
         maps = random(20, 6, 7).mul(12).round() / 12
         masks = random(20, 6, 7, seed=1) > 0.6
-        every = torch.stack([at_threshold(maps, masks, t / 12) for t in range(13)])
-        torch.testing.assert_close(largest_mask_iou(maps, masks), every.amax(0))
+        marked = maps >= torch.arange(13).double().view(13, 1, 1, 1) / 12
+        overlaps = (marked & masks).sum((2, 3)) / (marked | masks).sum((2, 3))
+        torch.testing.assert_close(largest_mask_iou(maps, masks), overlaps.amax(0))
 
     def test_beyond_other_images_of_the_class(self):
-        """The mask itself has what masks differ by, one picture for all has nothing on average."""
+        """A mask as map gives the difference between masks; one map for all gives 0 on average."""
         masks = torch.zeros(4, 8, 8, dtype=torch.bool)
         masks[0, 2:6, 0:4] = masks[1, 2:6, 2:6] = masks[2, :4] = masks[3, 4:] = True
         labels = torch.tensor([0, 0, 1, 2])
@@ -143,17 +118,17 @@ class TestMaskIou:
         torch.testing.assert_close(everywhere.mean(), torch.tensor(0.0), atol=1e-6, rtol=0)
 
     def test_refuses_wrong_maps_and_masks(self):
-        maps, masks = squares()
-        several = torch.cat([masks, ~masks & masks, ~masks & masks])
+        maps, masks = random(3, 8, 8), random(3, 8, 8, seed=1) > 0.6
+        only_first = masks & (torch.arange(3) == 0)[:, None, None]
         for arguments, message in (
-            ((maps.expand(3, 8, 8), several), "got an empty mask for image 1 and 1 more"),
-            ((maps, masks.float()), r"masks: expected booleans of shape \(1, 8, 8\).*float32"),
-            ((maps, masks[:, :, 1:]), r"masks: expected booleans.*of shape \(1, 8, 7\)"),
+            ((maps, only_first), "got an empty mask for image 1 and 1 more"),
+            ((maps, masks.float()), r"masks: expected booleans of shape \(3, 8, 8\).*float32"),
+            ((maps, masks[:, :, 1:]), r"masks: expected booleans.*of shape \(3, 8, 7\)"),
         ):
             with pytest.raises(ValueError, match=message):
                 largest_mask_iou(*arguments)
         message = r"maps: expected class activation maps \(B, H, W\)"
-        for wrong in (maps * 2, maps - 1, maps[None], maps * torch.nan):
+        for invalid in (maps * 2, maps - 1, maps[None], maps * torch.nan):
             for measure in (lambda maps: largest_mask_iou(maps, masks), metrics.map_sparsity):
                 with pytest.raises(ValueError, match=message):
-                    measure(wrong)
+                    measure(invalid)

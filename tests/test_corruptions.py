@@ -110,7 +110,7 @@ class TestMeasurements:
         expected = torch.stack(ratios).mean(0).double().where(right, torch.nan)
         torch.testing.assert_close(result.per_image, expected, rtol=1e-4, atol=0, equal_nan=True)
 
-    def test_pair_counts_what_both_classify_correctly(self):
+    def test_pair_counts_common_correct_images(self):
         related, subject = Untrained("digits-centred", seed=11), NETWORK.subject()
         subject.related = lambda unit: related.subject()
 
@@ -128,13 +128,13 @@ class TestMeasurements:
             measured("ablation_auc", n_images=n_common + 1, **options)
 
     def test_few_images_are_corrupted_once(self, monkeypatch):
-        made, n = Mock(wraps=corrupt), len(CORRUPTIONS["digital"])
-        monkeypatch.setattr("suite.metrics.corrupt", made)
+        calls, n = Mock(wraps=corrupt), len(CORRUPTIONS["digital"])
+        monkeypatch.setattr("suite.metrics.corrupt", calls)
         settings = {"category": "digital", "level": 5, "n_images": 4}
         for changes, more in (({}, n), ({}, 0), ({"level": 4}, n), ({"n_images": 5}, n)):
-            made.reset_mock()
+            calls.reset_mock()
             NETWORK.measured("corruption_robustness", **settings | changes)
-            assert made.call_count == more
+            assert calls.call_count == more
         monkeypatch.setattr("suite.papers.pilcro_measures.REMEMBERED_BYTES", 10)
         NETWORK.measured("corruption_robustness", **settings)
-        assert made.call_count == 2 * n
+        assert calls.call_count == 2 * n

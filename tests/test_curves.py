@@ -8,11 +8,11 @@ from suite import metrics
 from suite.errors import UsageError
 from suite.metrics import ablation_curve, deletion_curve, insertion_curve, pixel_perturbation
 from suite.networks import build_network
-from tests.small_batches import LABELS, Recorder, linear_network, random_images, softmax_network
+from tests.small_batches import LABELS, Recorder, left_alone, linear_network, random_images
 
 
 def gains(model, images, baseline):
-    """What each pixel adds to the label's logit of a linear network, (B, P)."""
+    """Return what each pixel adds to the label's logit of a linear network, (B, P)."""
     weight = model[1].weight.detach()[LABELS].view_as(images)
     return ((images - baseline) * weight).sum(1).flatten(1)
 
@@ -63,10 +63,9 @@ class TestInsertionCurve:
 
     def test_changes_nothing_and_builds_no_graph(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
-        maps, before = images.clone().requires_grad_(), images.clone()
-        assert not deletion_curve(maps, model, images, LABELS, n_steps=4).requires_grad
-        assert torch.equal(images, before)
-        assert not model.training
+        with left_alone(model, images):
+            maps = images.clone().requires_grad_()
+            assert not deletion_curve(maps, model, images, LABELS, n_steps=4).requires_grad
 
     @pytest.mark.parametrize(
         ("changes", "text"),
@@ -75,27 +74,24 @@ class TestInsertionCurve:
             ({"n_steps": 17}, "n_steps: expected 1 to 16, .* got 17"),
             ({"maps": torch.zeros(2, 1, 4, 4)}, r"maps: expected .*\(3, C, 4, 4\) .* got \(2, 1"),
             ({"maps": torch.zeros(3, 1, 2, 8)}, r"maps: expected shape \(3, C, 4, 4\)"),
+            ({"score": "logits"}, "unknown score 'logits': did you mean 'logit'"),
         ],
     )
     def test_refuses(self, changes, text):
         images = random_images(3, 1, 4, 4)
         arguments = {"maps": images, "images": images, "class_index": LABELS, "n_steps": 4}
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises(UsageError, match=text):
             insertion_curve(model=nn.Flatten(), **arguments | changes)
-
-    def test_unknown_score(self):
-        images = random_images(3, 1, 4, 4)
-        with pytest.raises(UsageError, match="unknown score 'logits': did you mean 'logit'"):
-            deletion_curve(images, linear_network(16), images, LABELS, n_steps=2, score="logits")
 
 
 class TestPixelPerturbation:
     def test_of_a_linear_network(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)
-        gain = model[1].weight.detach()[LABELS].view_as(images) * images
-        curves = pixel_perturbation(gain.abs(), model, images, LABELS, n_steps=16)
+        gain = gains(model, images, 0)
+        sizes = gain.abs().view_as(images)
+        curves = pixel_perturbation(sizes, model, images, LABELS, n_steps=16)
         logits = model(images).gather(1, LABELS[:, None]).detach()
-        by_size = gain.flatten(1).gather(1, gain.flatten(1).abs().argsort(dim=1))
+        by_size = gain.gather(1, gain.abs().argsort(dim=1))
         top, bottom = by_size.flip(1).cumsum(1).abs(), by_size.cumsum(1).abs()
         torch.testing.assert_close(curves[:, 1:], (top - bottom) / logits.abs())
         assert torch.equal(curves[:, 0], torch.zeros(3).double())
@@ -119,7 +115,7 @@ class TestAblationCurve:
     def test_most_salient_pixels_become_the_mean(self, monkeypatch):
         shape, labels, counts = (2, 3, 4), torch.tensor([2, 0]), [0, 1, 5, 12]
         images, maps = random_images(2, *shape), random_images(2, *shape, seed=1) - 0.5
-        model = softmax_network(shape)
+        model = linear_network(24)
         together = ablation_curve(model, images, labels, maps, counts=counts)
         monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", 1)
         curve = ablation_curve(model, images, labels, maps, counts=counts)
@@ -145,19 +141,6 @@ class TestAblationCurve:
         ],
     )
     def test_refuses_wrong_counts_and_maps(self, counts, size, message):
-        model, images, labels = softmax_network((2, 3, 4)), random_images(1, 2, 3, 4), LABELS[:1]
+        model, images, labels = linear_network(24), random_images(1, 2, 3, 4), LABELS[:1]
         with pytest.raises(ValueError, match=message):
             ablation_curve(model, images, labels, random_images(1, 2, *size), counts=counts)
-
-
-class TestAreaUnderCurve:
-    def test_is_the_trapezoidal_rule(self):
-        curves = random_images(2, 6)
-        expected = [sum((row[k] + row[k + 1]) / 10 for k in range(5)) for row in curves]
-        torch.testing.assert_close(metrics.area_under_curve(curves), torch.stack(expected))
-        assert metrics.area_under_curve(torch.ones(1, 9)).item() == 1
-
-    def test_between_given_positions(self):
-        curves = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [2.0, 0.0, 0.0]])
-        areas = metrics.area_under_curve(curves, [0, 1, 4])
-        torch.testing.assert_close(areas, torch.tensor([1.0, (0.75 + 0.75) / 4, 0.25]))

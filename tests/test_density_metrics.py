@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from suite import metrics
-from suite.metrics.saliency import integrated_gradients, logit_gradient
+from suite.metrics.saliency import integrated_gradients
 from suite.networks import build_network
 from tests.double_backward import Net
-from tests.small_batches import LABELS, generator, linear_network, random_images
+from tests.small_batches import LABELS, generator, left_alone, linear_network, random_images
 
 PARTS = ("whole", "shift", "centred")
 
@@ -39,13 +39,6 @@ class TestLogitGradients:
         torch.testing.assert_close(result.others, (slopes.norm(dim=2).sum(1) - result.label) / 2)
         torch.testing.assert_close(result.cosine, torch.cosine_similarity(label, density))
         torch.testing.assert_close(result.probability, logits.softmax(1)[range(3), LABELS].detach())
-
-    def test_of_a_sure_network(self, linear):
-        model, images = linear
-        with torch.no_grad():
-            model[-1].bias.copy_(torch.tensor([-100.0, 100.0, -100.0]))
-        result = metrics.logit_gradients(model, images, torch.ones(3).long())
-        torch.testing.assert_close(result.cosine, torch.ones(3).double())
 
 
 class TestFeatureLeakage:
@@ -83,26 +76,22 @@ class Square(nn.Module):
 
 
 def noises(n_samples, std, shape=(1, 4, 4)):
-    source, kind = generator(5), torch.float64
-    return [std * torch.randn(shape, generator=source, dtype=kind) for _ in range(n_samples)]
+    source = generator(5)
+    draws = (torch.randn(shape, generator=source, dtype=torch.float64) for _ in range(n_samples))
+    return [std * draw for draw in draws]
 
 
 class TestGradientChange:
-    def test_absolute_is_a_norm_of_differences(self, lenet):
-        case = lenet, random_images(3, 1, 12, 12), LABELS
-        norms = logit_gradient(*case).flatten(1).norm(dim=1)
-        change, relative = (
-            metrics.gradient_change(*case, generator=generator(), noise_std=0.1, relative=relative)
-            for relative in (False, True)
-        )
-        torch.testing.assert_close(change, relative * norms)
-
     def test_of_a_quadratic(self):
         images, noise = random_images(3, 1, 4, 4), {"noise_std": 0.3, "n_samples": 4}
         arguments = Square().eval(), images, LABELS
-        changes = metrics.gradient_change(*arguments, generator=generator(5), **noise)
+        relative, absolute = (
+            metrics.gradient_change(*arguments, generator=generator(5), **noise, relative=relative)
+            for relative in (True, False)
+        )
         expected = sum(noise.norm() for noise in noises(4, 0.3)) / 4
-        torch.testing.assert_close(changes, expected / images.flatten(1).norm(dim=1))
+        torch.testing.assert_close(relative, expected / images.flatten(1).norm(dim=1))
+        torch.testing.assert_close(absolute, expected * (LABELS + 1))
 
 
 class TestDensity:
@@ -146,34 +135,30 @@ class TestGroupAccuracies:
         result = metrics.group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
         torch.testing.assert_close(result, torch.tensor([1.0, 1 / 3, 1.0]))
 
-    def test_group_without_images_is_refused(self):
-        with pytest.raises(ValueError, match=r"groups: expected .*got none of group 1"):
-            metrics.group_accuracies(torch.ones(3), torch.tensor([0, 0, 2]), 3)
-
 
 class TestAuroc:
     @pytest.mark.parametrize("decimals", [1, 12])
     def test_agrees_with_mann_whitney(self, decimals):
         """With one decimal there are ties."""
         known = random_images(40, seed=1).round(decimals=decimals)
-        foreign = (random_images(30, seed=2) - 0.2).round(decimals=decimals)
-        statistic = scipy.stats.mannwhitneyu(known.numpy(), foreign.numpy()).statistic
-        result = metrics.auroc(known, foreign).double().mean().item()
+        unfamiliar = (random_images(30, seed=2) - 0.2).round(decimals=decimals)
+        statistic = scipy.stats.mannwhitneyu(known.numpy(), unfamiliar.numpy()).statistic
+        result = metrics.auroc(known, unfamiliar).double().mean().item()
         assert result == pytest.approx(statistic / 1200)
 
     def test_of_logits_averages_over_classes(self):
-        known, foreign = random_images(7, 3, seed=1), random_images(5, 3, seed=2)
-        expected = sum(metrics.auroc(known[:, i], foreign[:, i]) for i in range(3)) / 3
-        torch.testing.assert_close(metrics.logit_auroc(known, foreign), expected)
+        known, unfamiliar = random_images(7, 3, seed=1), random_images(5, 3, seed=2)
+        expected = sum(metrics.auroc(known[:, i], unfamiliar[:, i]) for i in range(3)) / 3
+        torch.testing.assert_close(metrics.logit_auroc(known, unfamiliar), expected)
 
     def test_scores_are_higher_for_surer_logits(self):
         logits = torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
         assert all(s[0] > s[1] for s in (score(logits) for score in metrics.OOD_SCORES.values()))
 
-    @pytest.mark.parametrize("foreign", [[], [math.nan, 1.0], [[1.0]]])
-    def test_refuses_nan(self, foreign):
+    @pytest.mark.parametrize("unfamiliar", [[], [math.nan, 1.0], [[1.0]]])
+    def test_refuses_wrong_scores(self, unfamiliar):
         with pytest.raises(ValueError, match="unfamiliar: expected scores"):
-            metrics.auroc(torch.ones(2), torch.tensor(foreign))
+            metrics.auroc(torch.ones(2), torch.tensor(unfamiliar))
 
 
 class TestMaximiseActivation:
@@ -185,10 +170,9 @@ class TestMaximiseActivation:
         torch.testing.assert_close(result.flatten(1), expected)
 
     def test_raises_the_logit_within_the_range(self, lenet):
-        start = random_images(3, 1, 12, 12)
-        before = start.clone()
-        result = metrics.maximise_activation(lenet, start, LABELS, n_steps=20, step_size=0.5)
+        start, steps = random_images(3, 1, 12, 12), {"n_steps": 20, "step_size": 0.5}
+        with left_alone(lenet, start):
+            result = metrics.maximise_activation(lenet, start, LABELS, **steps)
         logits = [lenet(x).gather(1, LABELS[:, None]) for x in (start, result)]
         assert (logits[1] > logits[0]).all()
         assert (result.amin(), result.amax()) == (0, 1)
-        assert torch.equal(start, before)

@@ -19,7 +19,7 @@ COUNTS = (50, 25, 12, 7)
 
 
 def number_images():
-    """Images that hold their number, in an order without classes."""
+    """Return images that hold their number, with shuffled labels."""
     labels = torch.repeat_interleave(torch.arange(4), torch.tensor(COUNTS))
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
     numbers = torch.arange(len(labels), dtype=torch.uint8)
@@ -33,19 +33,17 @@ def numbers_of(split):
 
 
 SPLIT = number_images()
+NUMBERS = list(range(len(SPLIT.labels)))
 DATA = ImageData(SPLIT, Split(SPLIT.images[:1], SPLIT.labels[:1]), tuple("abcd"), "fingerprint")
 
 
 class TestFoldOf:
     def test_disjoint_and_covering(self):
         folds = [hold_out(DATA, 5, fold) for fold in range(5)]
-        held_out = [numbers_of(fold.test) for fold in folds]
-        numbers = sorted(number for tested in held_out for number in tested)
-        assert numbers == list(range(len(SPLIT.labels)))
-        for fold, tested in zip(folds, held_out):
-            trained = numbers_of(fold.train)
-            assert not set(trained) & set(tested)
-            assert len(trained) + len(tested) == len(SPLIT.labels)
+        assert sorted(n for fold in folds for n in numbers_of(fold.test)) == NUMBERS
+        for fold in folds:
+            trained, tested = numbers_of(fold.train), numbers_of(fold.test)
+            assert sorted(trained + tested) == NUMBERS
             assert trained == sorted(trained), "the order of the training split is kept"
             assert tested == sorted(tested)
 
@@ -53,8 +51,8 @@ class TestFoldOf:
     def test_has_its_share_of_each_class(self, folds):
         for fold in range(folds):
             counts = hold_out(DATA, folds, fold).test.labels.bincount(minlength=4)
-            for count, of_all in zip(counts.tolist(), COUNTS):
-                assert abs(count - of_all / folds) < 1
+            for count, total in zip(counts.tolist(), COUNTS):
+                assert abs(count - total / folds) < 1
 
     def test_keeps_masks_and_groups(self):
         fold = hold_out(DATA, 5, 2)
@@ -97,7 +95,7 @@ class TestUnits:
         assert numbers_of(data_of(UNIT).test) == numbers_of(hold_out(DATA, 5, 1).test)
 
     @pytest.mark.parametrize("reloaded", [False, True])
-    def test_measured_on_what_it_held_out(self, store, here, reloaded):
+    def test_measured_on_the_held_out_fold(self, store, here, reloaded):
         expected, settings = hold_out(DATA, 5, 1), {"saliency": "logit_gradient", "n_images": 8}
         measures = [
             Measurement(training=UNIT, metric="accuracy"),

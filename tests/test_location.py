@@ -33,7 +33,7 @@ class TestCorrectByLocation:
         correct = correct_by_location(upper, images, torch.tensor([0]), margin=2, stride=1)
         assert correct[0].tolist() == [[1] * 5] * 3 + [[0] * 5] * 2
 
-    def test_refuses_images_that_fill_the_margin(self):
+    def test_refuses_a_filled_margin(self):
         images, labels = torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.long)
         images[1, 0, 1, 4] = 1
         correct_by_location(Brightest(), images, labels, margin=1)

@@ -62,10 +62,10 @@ class TestOptimizer:
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        kinds = {name: type(module) for name, module in network.named_modules()}
+        types = {name: type(module) for name, module in network.named_modules()}
         for name, parameter in network.named_parameters():
-            module, _, part = name.rpartition(".")
-            decays = part == "weight" and kinds[module] is not nn.BatchNorm2d
+            module, _, field = name.rpartition(".")
+            decays = field == "weight" and types[module] is not nn.BatchNorm2d
             torch.testing.assert_close(parameter, before[name] * (0.95 if decays else 1))
 
     @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def draw(frame):
     return plots.scatter(frame, **labels, hollow="over_regularised")
 
 
-def test_lines_have_labelled_panels():
+def test_panels_have_labels():
     frame = pd.concat([models(), models("resnet"), models(profile="paper"), models("convnet")])
     figure = draw(frame)
     axes = [axis for axis in figure.axes if axis.axison]
@@ -66,7 +66,7 @@ def hexes(colours):
     return [mpl.colors.to_hex(colour) for colour in colours]
 
 
-def test_scatter_draws_over_regularised_models_hollow():
+def test_over_regularised_models_are_hollow():
     axis = draw(models()).axes[0]
     filled, hollow = axis.collections[:2]
     assert [len(dots.get_offsets()) for dots in (filled, hollow)] == [7, 2]
@@ -89,7 +89,7 @@ def draw_lines(frame, **options):
     return plots.lines(frame, **labels, hue="method", panels=["profile"], **options)
 
 
-def test_lines_are_coloured_means_with_intervals():
+def test_lines_are_means_with_intervals():
     figure = draw_lines(pd.concat([seeds("density", (0.8, 0.5)), seeds("standard", (0.7, 0.2))]))
     lines = figure.axes[0].lines[::2]  # between them those of the intervals
     means = np.array([line.get_ydata() for line in lines], float)

@@ -50,7 +50,7 @@ def explain_by(saliency):
 
 
 def replay(noise):
-    """Perturb by given noise (images, samples, pixels), one sample at each call."""
+    """Return a perturbation by noise (images, samples, pixels), one sample at each call."""
     calls = iter(range(noise.shape[1]))
     return lambda arr, indices, **kwargs: arr + noise[:, next(calls)]
 
@@ -69,22 +69,19 @@ def mirror_one_pixel(arr, indices, **kwargs):
 
 def quantus_lipschitz(network, digits, saliency, noise, normalise):
     distance = quantus.functions.similarity_func.distance_euclidean
-    norms = {"norm_numerator": distance, "norm_denominator": distance}
-    options = {"nr_samples": noise.shape[1], "perturb_func": replay(noise), "normalise": normalise}
-    metric = quantus.LocalLipschitzEstimate(disable_warnings=True, **norms, **options)
-    return float32(metric(network, explain_func=explain_by(saliency), **arrays(digits)))
-
-
-def float32(values):
+    options = {"norm_numerator": distance, "norm_denominator": distance, "disable_warnings": True}
+    options |= {"nr_samples": noise.shape[1], "perturb_func": replay(noise)}
+    metric = quantus.LocalLipschitzEstimate(normalise=normalise, **options)
+    values = metric(network, explain_func=explain_by(saliency), **arrays(digits))
     return torch.as_tensor(np.array(values), dtype=torch.float32)
 
 
-def measured(metric, network, digits, saliency, skip=0, **options):
-    """Call a metric of this project with a generator that has drawn for `skip` images."""
+def lipschitz(network, digits, saliency, skip=0, **options):
+    """Call the metric of this project with a generator that has drawn for `skip` images."""
     generator = torch.Generator().manual_seed(SEED)
     torch.randn(skip, N_SAMPLES, 28, 28, generator=generator)
     options |= {"n_samples": N_SAMPLES, "generator": generator}
-    return metric(partial(saliency, network), *digits, **options)
+    return metrics.local_lipschitz_estimate(partial(saliency, network), *digits, **options)
 
 
 def normal_noise(noise_std=0.1):
@@ -95,57 +92,41 @@ def normal_noise(noise_std=0.1):
     return torch.stack(draws).flatten(2).numpy()
 
 
-class TestAgainstQuantus:
-    @pytest.mark.filterwarnings("ignore:The settings for perturbing input")
-    @pytest.mark.parametrize(
-        ("saliency", "score", "perturb"),
-        [
-            ("logit_gradient", "probability", "inverted"),
-            ("logit_gradient", "logit", "black"),
-            ("deeplift", "logit", "inverted"),
-            ("deeplift", "probability", "black"),
-        ],
-        indirect=["saliency"],
-    )
-    def test_faithfulness_estimate(self, network, digits, saliency, score, perturb):
-        changes, theirs = {
-            "inverted": (metrics.invert, {"perturb_func": mirror_one_pixel}),
-            "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
-        }[perturb]
-        maps = saliency(network, *digits)
-        effects = metrics.pixel_effects(network, *digits, score=score, perturb=changes)
-        metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **theirs)
-        arguments = {"a_batch": maps.numpy(), "softmax": score == "probability"} | arrays(digits)
-        expected = -torch.tensor(metric(network, **arguments), dtype=torch.float64)
-        estimate = metrics.faithfulness_estimate(maps, effects)
-        torch.testing.assert_close(estimate, expected, **TOLERANCE)
+@pytest.mark.filterwarnings("ignore:The settings for perturbing input")
+@pytest.mark.parametrize(
+    ("saliency", "score", "perturb"),
+    [
+        ("logit_gradient", "probability", "inverted"),
+        ("logit_gradient", "logit", "black"),
+        ("deeplift", "logit", "inverted"),
+        ("deeplift", "probability", "black"),
+    ],
+    indirect=["saliency"],
+)
+def test_faithfulness_estimate(network, digits, saliency, score, perturb):
+    perturb, options = {
+        "inverted": (metrics.invert, {"perturb_func": mirror_one_pixel}),
+        "black": (lambda x: x.amin((1, 2, 3), keepdim=True).expand_as(x), {}),
+    }[perturb]
+    maps = saliency(network, *digits)
+    effects = metrics.pixel_effects(network, *digits, score=score, perturb=perturb)
+    metric = quantus.FaithfulnessEstimate(normalise=False, disable_warnings=True, **options)
+    arguments = {"a_batch": maps.numpy(), "softmax": score == "probability"} | arrays(digits)
+    expected = -torch.tensor(metric(network, **arguments), dtype=torch.float64)
+    estimate = metrics.faithfulness_estimate(maps, effects)
+    torch.testing.assert_close(estimate, expected, **TOLERANCE)
 
-    def test_local_lipschitz_estimate(self, network, digits, saliency):
-        values = measured(metrics.local_lipschitz_estimate, network, digits, saliency)
-        expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
-        torch.testing.assert_close(values, expected, **TOLERANCE)
 
-    def test_normalised_lipschitz_estimate(self, network, digits, saliency):
-        """Quantus divides by the largest value of a batch: of one image, by that of the map."""
-        for b, noise in enumerate(normal_noise()):
-            arguments = network, [part[b : b + 1] for part in digits], saliency
-            value = measured(metrics.local_lipschitz_estimate, *arguments, skip=b, normalised=True)
-            expected = quantus_lipschitz(*arguments, noise[None], normalise=True)
-            torch.testing.assert_close(value, expected, **TOLERANCE)
+def test_local_lipschitz_estimate(network, digits, saliency):
+    values = lipschitz(network, digits, saliency)
+    expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
+    torch.testing.assert_close(values, expected, **TOLERANCE)
 
-    def test_max_sensitivity(self, network, digits, saliency):
-        values = measured(metrics.max_sensitivity, network, digits, saliency)
-        generator = torch.Generator().manual_seed(SEED)
-        shape = (N_SAMPLES, 1, 28, 28)
-        draws = [(2 * torch.rand(shape, generator=generator) - 1) * 0.2 for _ in range(N_IMAGES)]
-        noise = replay(torch.stack(draws).flatten(2).numpy())
-        options = {"nr_samples": N_SAMPLES, "normalise": False, "disable_warnings": True}
-        metric = quantus.MaxSensitivity(perturb_func=noise, **options)
-        expected = float32(metric(network, explain_func=explain_by(saliency), **arrays(digits)))
-        torch.testing.assert_close(values, expected, **TOLERANCE)
 
-    def test_entropy(self, network, digits, saliency):
-        maps = saliency(network, *digits)
-        metric = quantus.Complexity(abs=True, normalise=False, disable_warnings=True)
-        expected = float32(metric(network, a_batch=maps.numpy(), **arrays(digits)))
-        torch.testing.assert_close(metrics.entropy(maps), expected, **TOLERANCE)
+def test_normalised_lipschitz_estimate(network, digits, saliency):
+    """Quantus divides by the largest value of a batch, here of one map."""
+    for b, noise in enumerate(normal_noise()):
+        arguments = network, [batch[b : b + 1] for batch in digits], saliency
+        value = lipschitz(*arguments, skip=b, normalised=True)
+        expected = quantus_lipschitz(*arguments, noise[None], normalise=True)
+        torch.testing.assert_close(value, expected, **TOLERANCE)

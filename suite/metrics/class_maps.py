@@ -1,4 +1,4 @@
-"""How much of an image a map marks, and where, and whether it marks the object."""
+"""Sparsity, entropy and position of maps, and their overlap with the object."""
 
 import torch
 from torch import Tensor
@@ -182,9 +182,9 @@ def _check_maps(maps: Tensor) -> None:
 def _check_masks(masks: Tensor, *shapes: tuple[int, ...]) -> None:
     """Raise a UsageError unless masks are booleans of a shape, (B, ...), and none is empty."""
     if masks.shape not in shapes or masks.dtype != torch.bool:
-        what = f"booleans of shape {shapes[0]} as that of the maps"
-        raise expected("masks", what, f"{masks.dtype} of shape {tuple(masks.shape)}")
+        valid = f"booleans of shape {shapes[0]} like the maps"
+        raise expected("masks", valid, f"{masks.dtype} of shape {tuple(masks.shape)}")
     if empty := (~masks.flatten(1).any(1)).nonzero()[:, 0].tolist():
-        more = f" and {len(empty) - 1} more" if empty[1:] else ""
-        got = f"an empty mask for image {empty[0]}{more}; does it lie outside?"
+        others = f" and {len(empty) - 1} more" if empty[1:] else ""
+        got = f"an empty mask for image {empty[0]}{others}; does it lie outside?"
         raise expected("masks", "an object in every image", got)

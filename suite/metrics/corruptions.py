@@ -16,8 +16,7 @@ CORRUPTIONS = {
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
 SEEDED = ("impulse_noise", "glass_blur")  # these take a seed as argument
-
-SMALLEST_CORRUPTED = 32  # the package takes images of at least so many pixels a side
+SMALLEST_CORRUPTED = 32  # pixels a side of the smallest images that the package takes
 
 
 def corrupt(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor:
@@ -43,8 +42,8 @@ def corrupt(images: Tensor, *, corruption: str, level: int, seed: int) -> Tensor
         raise expected("level", "an integer from 1 to 5", repr(level))
     channels, *sides = images.shape[1:]
     if images.dtype != torch.uint8 or channels not in (1, 3) or min(sides) < SMALLEST_CORRUPTED:
-        what = f"uint8 with 1 or 3 channels and at least {SMALLEST_CORRUPTED} pixels a side"
-        raise expected("images", what, f"{images.dtype} of shape {tuple(images.shape)}")
+        valid = f"uint8 with 1 or 3 channels and at least {SMALLEST_CORRUPTED} pixels a side"
+        raise expected("images", valid, f"{images.dtype} of shape {tuple(images.shape)}")
     from imagecorruptions import corrupt as corrupt_array
 
     results, state = [], np.random.get_state()

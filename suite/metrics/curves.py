@@ -1,4 +1,4 @@
-"""The score of a class while pixels come and go in the order of a saliency map."""
+"""The score of a class while pixels are inserted or removed in the order of a saliency map."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -57,7 +57,7 @@ def insertion_curve(
         n_steps = [k * pixels // n_steps for k in range(n_steps + 1)]
     check_name("score", score, SCORES)
     if (maps.shape[0], *maps.shape[2:]) != (n, height, width):
-        shape = f"shape ({n}, C, {height}, {width}) as that of the images"
+        shape = f"shape ({n}, C, {height}, {width}) like the images"
         raise expected("maps", shape, tuple(maps.shape))
     start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
     order = maps.sum(1).flatten(1).argsort(dim=1, descending=True, stable=True)
@@ -81,8 +81,7 @@ def deletion_curve(
     The pixels that the map ranks first are replaced first. This is `insertion_curve` with image and
     baseline exchanged; arguments, results and errors are the same.
     """
-    baseline = options.pop("baseline", 0.0)
-    start = torch.as_tensor(baseline, dtype=images.dtype, device=images.device).expand_as(images)
+    start = torch.zeros_like(images).add_(options.pop("baseline", 0.0))
     return insertion_curve(maps, model, start, class_index, baseline=images, **options)
 
 
@@ -128,14 +127,12 @@ def pixel_perturbation(
     if (sizes < 0).any():
         raise expected("sizes", "saliency without sign", "negative values; take maps.abs()")
     check_name("over", over, ("image", "mean"))
-    changes = []
     options: dict[str, Any] = {"n_steps": n_steps, "baseline": baseline, "score": "logit"}
-    for ranked in (sizes, -sizes):
-        curves = deletion_curve(ranked, model, images, class_index, **options)
-        size = curves[:, :1].abs()
-        divisor = size if over == "image" else size.mean()
-        changes.append((curves - curves[:, :1]).abs() / divisor)
-    return changes[0] - changes[1]
+    inputs = model, images, class_index
+    top, bottom = (deletion_curve(ranking, *inputs, **options) for ranking in (sizes, -sizes))
+    logits = top[:, :1]
+    divisor = logits.abs() if over == "image" else logits.abs().mean()
+    return (top - logits).abs() / divisor - (bottom - logits).abs() / divisor
 
 
 def ablation_curve(
@@ -165,9 +162,8 @@ def ablation_curve(
     n_pixels = images[0, 0].numel()
     if not counts or not all(0 <= k <= n_pixels for k in counts):
         raise expected("counts", f"numbers from 0 to {n_pixels}", list(counts))
-    # Ablation is deletion: an insertion curve with image and baseline exchanged.
-    means = images.mean((2, 3), keepdim=True).expand_as(images)
-    scores = insertion_curve(maps, model, means, class_index, n_steps=[0, *counts], baseline=images)
+    means = images.mean((2, 3), keepdim=True)
+    scores = deletion_curve(maps, model, images, class_index, n_steps=[0, *counts], baseline=means)
     return scores[:, 1:] / scores[:, :1]
 
 

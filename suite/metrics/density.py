@@ -27,7 +27,7 @@ def density_gradients(
     Args:
         model: network in evaluation mode.
         images: (B, C, H, W).
-        part: "whole", the gradient; "shift", that of the shift; or "centred", the rest.
+        part: "whole", the gradient; "shift", the gradient of the shift; or "centred", the rest.
 
     Returns:
         The Euclidean norm of the part for each image, (B,).
@@ -160,7 +160,7 @@ def density_change(
 
 
 def _logits(model: nn.Module, images: Tensor) -> Tensor:
-    return torch.cat([model(part) for part in images.split(chunk_size(images))])
+    return torch.cat([model(chunk) for chunk in images.split(chunk_size(images))])
 
 
 def _noisy_copies(images: Tensor, generator: Generator, std: float, count: int) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Whether changing the pixels that a saliency map marks changes the output."""
+"""The effect of single pixels on the output, and its correlation with a saliency map."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from suite.errors import check_name, expected
 from suite.metrics.chunks import chunk_size
 
 
-def _of_class(values: Tensor, class_index: Tensor) -> Tensor:
+def _select_class(values: Tensor, class_index: Tensor) -> Tensor:
     return values.gather(1, class_index[:, None])[:, 0]
 
 
@@ -27,17 +27,16 @@ def _confidence(logits: Tensor, class_index: Tensor) -> Tensor:
 
 # Scores of the class of each image, (B,), from logits (B, classes).
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "probability": lambda logits, c: _of_class(logits.softmax(1), c),
-    "logit": _of_class,
+    "probability": lambda logits, c: _select_class(logits.softmax(1), c),
+    "logit": _select_class,
     "confidence": _confidence,
 }
 
 
 def invert(images: Tensor) -> Tensor:
     r"""Mirror each value in the range of its image: :math:`x' = \min_j x_j + \max_j x_j - x`."""
-    flat = images.flatten(1)
-    total = flat.amin(1) + flat.amax(1)
-    return total.view(-1, *[1] * (images.ndim - 1)) - images
+    axes = tuple(range(1, images.ndim))
+    return images.amin(axes, keepdim=True) + images.amax(axes, keepdim=True) - images
 
 
 def pixel_effects(
@@ -109,15 +108,15 @@ def perturbed_logits(
     squares = torch.arange(height * columns // patch, device=images.device)
     square_of = squares.view(-1, columns).repeat_interleave(patch, 0).repeat_interleave(patch, 1)
     replaced = perturb(images)
-    of_images = []
+    rows = []
     for b in range(len(images)):
         logits = model(images[b : b + 1]).repeat(1 + len(squares), 1)
         changed = square_of[(images[b] != replaced[b]).any(0)].unique()
         for index in changed.split(chunk_size(images)):
             inside = square_of == index.view(-1, 1, 1)
             logits[1 + index] = model(torch.where(inside[:, None], replaced[b], images[b]))
-        of_images.append(logits)
-    return torch.stack(of_images)
+        rows.append(logits)
+    return torch.stack(rows)
 
 
 def faithfulness_estimate(maps: Tensor, effects: Tensor, *, patch: int = 1) -> Tensor:

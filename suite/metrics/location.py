@@ -38,8 +38,8 @@ def correct_by_location(
     outside[margin : height - margin, margin : width - margin] = False
     border = images[:, :, outside]  # (B, C, P)
     if filled := (border != border[:, :, :1]).flatten(1).any(1).nonzero()[:, 0].tolist():
-        what = f"one colour in a margin of {margin} pixels"
-        raise expected("images", what, f"others in image {filled[0]}")
+        valid = f"one colour in a margin of {margin} pixels"
+        raise expected("images", valid, f"others in image {filled[0]}")
     shifts = range(-margin, margin + 1, stride)
     # The margin has one colour, so the pixels that leave on one side may enter on the other.
     shifted = (images.roll((down, across), (2, 3)) for down in shifts for across in shifts)

@@ -71,9 +71,9 @@ def erf_distance(maps_of: Map, images: Tensor, *, part: Part = "distance") -> Te
     with torch.no_grad():
         height, width = maps_of(images[:1]).shape[-2:]
     check_map_size(height, width)
-    centre = ((height - 1) // 2, (width - 1) // 2)
-    pair = (effective_receptive_field(maps_of, images, location=at) for at in (centre, (0, 0)))
-    fields = torch.stack([field.flatten(1) for field in pair], dim=1)  # (B, 2, C * H * W)
+    locations = ((height - 1) // 2, (width - 1) // 2), (0, 0)
+    pair = [effective_receptive_field(maps_of, images, location=place) for place in locations]
+    fields = torch.stack(pair, dim=1).flatten(2)  # (B, 2, C * H * W)
     spread = fields.std(2, correction=0, keepdim=True)
     fields = (fields - fields.mean(2, keepdim=True)) / torch.where(spread > 0, spread, 1)
     middle, corner = fields.abs().mean(2).T
@@ -83,6 +83,6 @@ def erf_distance(maps_of: Map, images: Tensor, *, part: Part = "distance") -> Te
 def check_map_size(height: int, width: int) -> None:
     """Raise a UsageError if the centre of maps of this size is their corner."""
     if min(height, width) < 3:
-        what = "maps of at least 3 x 3, or the position called the centre is the corner"
+        larger = "maps of at least 3 x 3, or the position called the centre is the corner"
         got = f"{height} x {width}; leave out a stride, or give larger images"
-        raise expected("maps_of", what, got)
+        raise expected("maps_of", larger, got)

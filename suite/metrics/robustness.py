@@ -1,4 +1,4 @@
-"""How much a saliency map changes when the image hardly changes."""
+"""The change of a saliency map under small noise on the image."""
 
 from collections.abc import Callable
 
@@ -108,17 +108,17 @@ def _largest_change(
     """Return the largest change of each image's map under noise, (B,).
 
     `draw` returns noise in the shape of its argument. The change is relative to the norm of the
-    noise (`by_noise`), or to that of the map.
+    noise (`by_noise`), or of the map.
     """
-    most = chunk_size(images)
+    size = chunk_size(images)
     largest = images.new_zeros(len(images))
     for b, image in enumerate(images):
         reference = maps_of(image[None], class_index[b : b + 1])
-        for start in range(0, n_samples, most):
-            k = min(most, n_samples - start)
+        for start in range(0, n_samples, size):
+            k = min(size, n_samples - start)
             noise = draw(image.expand(k, *image.shape))
             maps = maps_of(image + noise, class_index[b].expand(k))
-            size = noise.flatten(1).norm(dim=1) if by_noise else reference.norm()
-            changes = (maps - reference).flatten(1).norm(dim=1) / size
+            divisor = noise.flatten(1).norm(dim=1) if by_noise else reference.norm()
+            changes = (maps - reference).flatten(1).norm(dim=1) / divisor
             largest[b] = torch.maximum(largest[b], changes.max())
     return largest

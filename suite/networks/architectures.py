@@ -106,8 +106,7 @@ class ConvNet(nn.Sequential):
 
     def __init__(self, channels: int, size: Size, classes: int, *, width: int = 32) -> None:
         layers: list[nn.Module] = []
-        for index in range(6):
-            stride = 2 if index in (2, 4) else 1
+        for stride in (1, 1, 2, 1, 2, 1):
             layers += conv_bn(channels, width, 3, stride) + [nn.ReLU()]
             channels = width
         super().__init__(*layers, *_head(width, classes))
@@ -253,8 +252,8 @@ def top_gap(
         network = NETWORKS[backbone](channels, size, classes, **(backbone_options or {}))
     else:
         if channels != 3 or backbone_options:
-            what = f"colour images and no backbone_options for {backbone!r}"
-            raise expected("top_gap", what, f"{channels} channels and {backbone_options or {}}")
+            valid = f"colour images and no backbone_options for {backbone!r}"
+            raise expected("top_gap", valid, f"{channels} channels and {backbone_options or {}}")
         if backbone in PRETRAINED:
             network = with_own_activation(load_pretrained(backbone), backbone).requires_grad_()
         else:

@@ -94,13 +94,13 @@ def load_pretrained(name: str, options: Mapping[str, Any] | None = None) -> nn.M
     """
     if options:
         return own_network(name, **options).network
-    about = pretrained_weights(name)
+    weights = pretrained_weights(name)
     check_weights(name)
-    network = about.build()
-    network.load_state_dict(torch.load(about.path, map_location="cpu", weights_only=True))
-    if about.smooth:
+    network = weights.build()
+    network.load_state_dict(torch.load(weights.path, map_location="cpu", weights_only=True))
+    if weights.smooth:
         network = with_softplus(network, beta=SHARPNESS)
-    model = nn.Sequential(Normalise(about.mean, about.std), network)
+    model = nn.Sequential(Normalise(weights.mean, weights.std), network)
     return model.eval().requires_grad_(False)
 
 
@@ -124,15 +124,14 @@ def check_weights(name: str) -> None:
     """
     if is_own(name):
         return  # a network of the user is loaded before it is measured
-    about = pretrained_weights(name)
-    if not about.path.exists():
-        how = about.how_to_get.replace("DATA", str(data_folder()))
-        raise DataMissing(f"weights of {name!r} are not at {about.path}. To get them: {how}")
-    sha256 = _sha256(about.path, about.path.stat().st_mtime_ns)
-    if not sha256.startswith(about.sha256):
-        weights = f"the weights of {name!r}, whose SHA-256 begins with {about.sha256}"
-        advice = f"Remove the file and get it again: {about.how_to_get}"
-        raise expected(f"{about.path}", weights, f"{sha256}. {advice}")
+    weights = pretrained_weights(name)
+    path, advice = weights.path, weights.how_to_get.replace("DATA", str(data_folder()))
+    if not path.exists():
+        raise DataMissing(f"weights of {name!r} are not at {path}. To get them: {advice}")
+    sha256 = _sha256(path, path.stat().st_mtime_ns)
+    if not sha256.startswith(weights.sha256):
+        valid = f"the weights of {name!r}, whose SHA-256 begins with {weights.sha256}"
+        raise expected(f"{path}", valid, f"{sha256}. Remove the file and get it again: {advice}")
 
 
 def network_inputs(name: str, images: Tensor) -> Tensor:
@@ -149,13 +148,13 @@ def network_inputs(name: str, images: Tensor) -> Tensor:
         UsageError: images with another type or size than those that the network was trained on.
     """
     if images.dtype != torch.uint8:
-        what = f"uint8 from 0 to 255, which {name!r} then scales as it was trained"
-        raise expected("images", what, images.dtype)
+        valid = f"uint8 from 0 to 255, which {name!r} then scales as it was trained"
+        raise expected("images", valid, images.dtype)
     size = images.shape[-1] if is_own(name) else pretrained_weights(name).size
     if images.ndim != 4 or images.shape[1:] != (3, size, size):
-        what = f"shape (B, 3, {size}, {size}) for {name!r}"
+        valid = f"shape (B, 3, {size}, {size}) for {name!r}"
         got = f"{tuple(images.shape)}; see suite.data.files.read_photograph"
-        raise expected("images", what, got)
+        raise expected("images", valid, got)
     return images.float() / 255
 
 
@@ -171,9 +170,9 @@ def _builder(function: str, **settings: Any) -> Callable[[], nn.Module]:
 
 _DESCRIBED = read_yaml(Path(__file__).with_name("networks.yml"))
 PRETRAINED = {
-    name: Weights(**{**about, "build": _builder(**about["build"])})
-    for name, about in _DESCRIBED.items()
-    if "build" in about
+    name: Weights(**{**entry, "build": _builder(**entry["build"])})
+    for name, entry in _DESCRIBED.items()
+    if "build" in entry
 }
 
 

@@ -19,7 +19,7 @@ from reglib._checks import check_logits, check_type
 from reglib.top_gap.backbones import Normalise
 from suite.errors import UsageError, expected
 
-KINDS = ("timm", "torchvision")
+PACKAGES = ("timm", "torchvision")
 SIZE = 224  # pixels a side, unless options or the configuration say otherwise
 NAMED = 3  # a message suggests at most so many names
 LONGEST = 400  # characters of torch's message on weights that do not fit
@@ -56,24 +56,24 @@ def own_network(name: str, content: str = "", **options: Any) -> OwnNetwork:
         UsageError: unknown name, no weights, weights that do not fit, or no network.
     """
     settings = {option: value for option, value in options.items() if value}
-    kind, _, function = name.rpartition(":")
-    packaged = kind in KINDS
+    source, _, function = name.rpartition(":")
+    packaged = source in PACKAGES
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")
-        network, about, file = (_from_package if packaged else _from_file)(kind, function)
+        network, config, file = (_from_package if packaged else _from_file)(source, function)
     file = settings.get("weights") or (None if "random_weights" in settings else file)
     if file:
         load_weights(network, Path(file))
     elif packaged and "random_weights" not in settings:
-        why = f"{name}: its weights are not on this machine; give them by '-p weights FILE', or "
-        raise UsageError(f"{why}take random ones by '-p random_weights true'")
-    size = settings.get("size") or about.get("input_size", (3, SIZE, SIZE))[-1]
-    mean = [*(settings.get("mean") or about.get("mean") or [0.0] * 3)]
-    std = [*(settings.get("std") or about.get("std") or [1.0] * 3)]
+        advice = "give them by '-p weights FILE', or take random ones by '-p random_weights true'"
+        raise UsageError(f"{name}: its weights are not on this machine; {advice}")
+    size = settings.get("size") or config.get("input_size", (3, SIZE, SIZE))[-1]
+    mean = [*(settings.get("mean") or config.get("mean") or [0.0] * 3)]
+    std = [*(settings.get("std") or config.get("std") or [1.0] * 3)]
     if not len(mean) == len(std) == 3 or min(std) <= 0:
         raise expected("mean, std", "three numbers each, of std above 0", f"{mean}, {std}")
     model = nn.Sequential(Normalise(mean, std), network).eval().requires_grad_(False)
-    checksum = _checksum(b"" if packaged else Path(kind).read_bytes(), network)
+    checksum = _checksum(b"" if packaged else Path(source).read_bytes(), network)
     if content not in ("", checksum):
         raise UsageError(f"{name}: file or weights changed while it was measured; run again")
     identity = settings | {"size": size, "mean": mean, "std": std, "content": checksum}
@@ -97,19 +97,19 @@ def _from_package(package: str, name: str) -> Candidate:
         if not timm.is_model(name):
             raise _unknown(f"timm:{name}", timm.list_models())
         network = timm.create_model(name, pretrained=False)
-        about: Any = network.pretrained_cfg
+        config: Any = network.pretrained_cfg
     else:
         if name not in (known := models.list_models(module=models)):
             raise _unknown(f"torchvision:{name}", known)
         weights = models.get_model_weights(name).DEFAULT
         inputs, network = weights.transforms(), models.get_model(name, weights=None)
-        about = {"input_size": inputs.crop_size, "mean": inputs.mean, "std": inputs.std}
-        about |= {"url": weights.url}
-    files = [Path(torch.hub.get_dir(), "checkpoints", Path(about.get("url") or "none").name)]
-    for file in ("model.safetensors", "pytorch_model.bin") if about.get("hf_hub_id") else ():
-        cached = try_to_load_from_cache(about["hf_hub_id"], file)
+        config = {"input_size": inputs.crop_size, "mean": inputs.mean, "std": inputs.std}
+        config |= {"url": weights.url}
+    files = [Path(torch.hub.get_dir(), "checkpoints", Path(config.get("url") or "none").name)]
+    for file in ("model.safetensors", "pytorch_model.bin") if config.get("hf_hub_id") else ():
+        cached = try_to_load_from_cache(config["hf_hub_id"], file)
         files += [Path(cached)] if isinstance(cached, str) else []
-    return network, about, next((file for file in files if file.is_file()), None)
+    return network, config, next((file for file in files if file.is_file()), None)
 
 
 def _from_file(path: str, function: str) -> Candidate:
@@ -117,8 +117,8 @@ def _from_file(path: str, function: str) -> Candidate:
     file = Path(path)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if not file.is_file() or spec is None or spec.loader is None:
-        what = "a packaged network, timm:NAME, torchvision:NAME or FILE.py:FUNCTION"
-        raise expected("network", what, f"{file}:{function}; there is no such file of Python")
+        valid = "a packaged network, timm:NAME, torchvision:NAME or FILE.py:FUNCTION"
+        raise expected("network", valid, f"{file}:{function}; there is no such file of Python")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -145,14 +145,14 @@ def load_weights(network: nn.Module, file: Path) -> None:
     try:
         state = load_state_dict(str(file), weights_only=True)
     except Exception as error:  # a file that is no archive can fail in any way
-        what = "weights alone: safetensors, or torch.save(network.state_dict(), FILE)"
+        valid = "weights alone: safetensors, or torch.save(network.state_dict(), FILE)"
         got = "no such file" if not file.is_file() else f"a file that holds more, or none ({error})"
-        raise expected(f"weights {file}", what, got.split("\n")[0]) from error
+        raise expected(f"weights {file}", valid, got.split("\n")[0]) from error
     try:
         network.load_state_dict(state)
     except (RuntimeError, TypeError) as error:
-        wrong = " ".join(str(error).partition(":")[2].split())
-        raise expected(f"weights {file}", "those of the network", wrong[:LONGEST]) from error
+        mismatch = " ".join(str(error).partition(":")[2].split())
+        raise expected(f"weights {file}", "those of the network", mismatch[:LONGEST]) from error
 
 
 @torch.no_grad()
@@ -166,9 +166,9 @@ def _count_classes(name: str, network: nn.Module, size: int) -> int:
         logits = network(torch.full((1, 3, size, size), 0.5))
         check_logits(logits, 1)
     except Exception as error:
-        what = f"a network of images (B, 3, {size}, {size}) to logits (B, classes)"
-        why = str(error).partition("\n")[0]
-        raise expected(name, what, f"{type(error).__name__}: {why}; see '-p size'") from error
+        valid = f"a network of images (B, 3, {size}, {size}) to logits (B, classes)"
+        message = str(error).partition("\n")[0]
+        raise expected(name, valid, f"{type(error).__name__}: {message}; see '-p size'") from error
     return int(logits.shape[1])
 
 

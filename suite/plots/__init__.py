@@ -35,6 +35,7 @@ COLOURS |= {"workstation": "#8a4b1c", "paper": "#5d3a7d"}
 PANELS = ("data", "network", "profile")
 FEW, LONG = 6, 16  # up to so many values of x get a tick each; more letters in all are slanted
 MANY = 12  # with more values of x, intervals are bands
+DOT = {"marker": "o", "linestyle": ""}  # in a legend
 Frame = pd.DataFrame
 
 
@@ -114,22 +115,23 @@ def lines(
     names = names or {}
     frame = frame[frame["value"].notna()].astype({hue: object})
     palette = palette_of(frame[hue], names)
-    same: dict[str, Any] = {"x": x, "y": "value", "hue": hue, "palette": palette, "mew": 0}
-    same |= {"hue_order": list(palette), "legend": False, "errorbar": _ends}
+    style: dict[str, Any] = {"x": x, "y": "value", "hue": hue, "palette": palette, "mew": 0}
+    style |= {"hue_order": list(palette), "legend": False, "errorbar": _ends}
+    if frame[x].nunique() <= MANY:
+        style |= {"err_style": "bars", "marker": "o"}
 
     def draw(axis: Axes, panel: Frame) -> None:
-        few = frame[x].nunique() <= MANY
-        look: dict[str, Any] = {"err_style": "bars", "marker": "o"} if few else {}
-        sns.lineplot(panel, ax=axis, **same, **look)
+        sns.lineplot(panel, ax=axis, **style)
         if dots:
             colours = [palette[method] for method in panel[hue]]
             axis.scatter(panel[x], panel["value"], 12, colours, alpha=0.5, linewidth=0)
-        for name, at in (published or {}).get(axis.get_title().replace("\n", " "), {}).items():
-            axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
-            axis.annotate(name, at, (0, 7), ha="center", size=7, textcoords="offset points")
+        points = (published or {}).get(axis.get_title().replace("\n", " "), {})
+        for name, point in points.items():
+            axis.plot(*point, "D", ms=5, color=BLACK, zorder=3)
+            axis.annotate(name, point, (0, 7), ha="center", size=7, textcoords="offset points")
         _label(axis, panel[x], x_label, y_label, log=log)
 
-    legend = {names.get(m, str(m)): Line2D([], [], color=c) for m, c in palette.items()}
+    legend = {names.get(m, str(m)): {"color": c} for m, c in palette.items()}
     return _arrange(_split(frame, panels), draw, legend)
 
 
@@ -153,38 +155,38 @@ def dots(
         share: values are shares, drawn in percent.
     """
     factor, unit, digits = (100, "%", ".1f") if share else (1, "", ".2f")
-    count = len(panels)
     present = {name for rows in panels.values() for name in rows[method]}
     methods = [name for name in names if name in present]
     if not methods:
         return draw_notice()
     size = (WIDTH, 0.3 * len(methods) + 0.85)
-    figure, axes = plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
     palette = palette_of(pd.Series(methods, dtype=object), names)
     for axis, (title, rows) in zip(axes.flat, panels.items()):
-        printed = (published or {}).get(title, {})
-        values = [*rows.loc[rows[method].isin(methods), "value"], *map(printed.get, printed)]
+        points = (published or {}).get(title, {})
+        printed = {name: factor * value for name, value in points.items()}
+        values = [*rows.loc[rows[method].isin(methods), "value"], *printed.values()]
         room = 0.35 * (100 if share else np.ptp(values))
         for y, name in enumerate(methods):
             units = rows[rows[method] == name].groupby(unit_of(rows))["value"].mean() * factor
             mean = mean_interval(units) if len(units) else None
-            look: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
+            style: dict[str, Any] = {"va": "center", "size": 8.5, "textcoords": "offset points"}
             if mean:
                 colour, ends = palette[name], (mean.low, mean.high)
                 axis.plot(mean.estimate, y, "o", ms=6, color=colour, zorder=2)
                 axis.plot(ends, [y, y], linewidth=2, color=colour, zorder=2)
                 text = mean_text(units, digits).replace("-", "−") + unit
                 end = np.nanmax([mean.estimate, mean.high])
-                mark = printed.get(name, end) * (factor if name in printed else 1)
-                at = max(end, mark) if mark - end < room else end, y  # beyond a diamond
-                axis.annotate(text, at, (6, 0), color=colour, **look)
+                mark = printed.get(name, end)
+                anchor = max(end, mark) if mark - end < room else end, y  # beyond a diamond
+                axis.annotate(text, anchor, (6, 0), color=colour, **style)
             elif name not in printed:
-                axis.annotate("not run", (0, y), (6, 0), color="0.5", **look)
+                axis.annotate("not run", (0, y), (6, 0), color="0.5", **style)
             if name in printed:
-                at = printed[name] * factor, y
-                axis.plot(*at, "D", ms=5, color=BLACK, zorder=3)
-                if mean is None or (share and not -22 < mean.estimate - at[0] < 48):  # room
-                    axis.annotate(f"paper {at[0]:{digits}}{unit}", at, (6, 0), **look)
+                point = printed[name], y
+                axis.plot(*point, "D", ms=5, color=BLACK, zorder=3)
+                if mean is None or (share and not -22 < mean.estimate - point[0] < 48):  # room
+                    axis.annotate(f"paper {point[0]:{digits}}{unit}", point, (6, 0), **style)
         axis.set_title(title, loc="left", weight="bold")
         axis.set(xlabel=x_label, ylim=(len(methods) - 0.5, -0.5))
         axis.set_yticks(range(len(methods)), [names[name] for name in methods])
@@ -200,7 +202,7 @@ def dots(
 
 def medians(
     rows: Frame,
-    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     x: str,
     x_label: str,
@@ -211,22 +213,22 @@ def medians(
 
     Args:
         rows: `line`, `panel`, value, `x`, `beyond`.
-        looks: colour and style by line; by default each line has a colour.
+        styles: colour and style by line; by default each line has a colour.
         x, x_label, y_label: column and labels; the axis is logarithmic.
         beyond: column that is constant in a panel; larger values of `x` are shaded.
     """
     rows = rows.dropna(subset="value").assign(decade=lambda r: np.floor(np.log10(r[x])))
     present, dot = dict.fromkeys(rows["line"]), {"marker": "o", "markersize": 3}
-    looks = looks or {n: {"color": c} for n, c in zip(present, CYCLE)}
-    looks = {n: dot | {**look} for n, look in looks.items() if n in present}
+    styles = styles or {n: {"color": c} for n, c in zip(present, CYCLE)}
+    styles = {n: dot | {**style} for n, style in styles.items() if n in present}
 
     def draw(axis: Axes, panel: Frame) -> None:
-        for line, look in looks.items():
+        for line, style in styles.items():
             decades = panel[panel["line"] == line].groupby("decade")
             low, middle, high = (decades["value"].quantile(q) for q in (0.25, 0.5, 0.75))
-            at = decades[x].median()
-            axis.plot(at, middle, **look)
-            axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            centres = decades[x].median()
+            axis.plot(centres, middle, **style)
+            axis.fill_between(centres, low, high, color=style["color"], alpha=0.15, linewidth=0)
         if beyond and np.isfinite(start := float(panel[beyond].iloc[0])):
             axis.axvspan(start, panel[x].max(), color="0.92", zorder=0)
             options: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "rotation": 90}
@@ -234,8 +236,7 @@ def medians(
         axis.tick_params(labelleft=True)  # on a phone panels stand alone
         _label(axis, panel[x], x_label, y_label, log="x")
 
-    lines = {line: Line2D([], [], **look) for line, look in looks.items()}
-    return _arrange(_split(rows, ["panel"]), draw, lines, share={"sharex": True, "sharey": True})
+    return _arrange(_split(rows, ["panel"]), draw, styles, sharex=True, sharey=True)
 
 
 def medians_as_html(rows: Frame, *, caption: str, **options: Any) -> str:
@@ -276,15 +277,15 @@ def scatter(
         panel = panel.sort_values(x)
         out = panel[hollow].astype(bool) if hollow else pd.Series(False, panel.index)
         (colour,) = palette_of(panel["profile"], {}).values()
-        look: dict[str, Any] = {"alpha": min(1, max(0.2, 60 / len(panel)))}
-        axis.scatter(panel[x][~out], panel["value"][~out], 14, colour, **look, linewidth=0)
-        if out.any():
-            axis.scatter(panel[x][out], panel["value"][out], 14, "white", **look, edgecolors=colour)
-        panel = panel[~out]
-        parts = np.array_split(panel[x], max(1, min(n_bins, len(panel) // 5)))
-        centres = np.concatenate([np.full(len(part), part.mean()) for part in parts])
-        look = {"err_style": "bars", "marker": "s", "linestyle": "", "color": BLACK}
-        sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **look)
+        style: dict[str, Any] = {"alpha": min(1, max(0.2, 60 / len(panel)))}
+        excluded, panel = panel[out], panel[~out]
+        axis.scatter(panel[x], panel["value"], 14, colour, **style, linewidth=0)
+        if len(excluded):
+            axis.scatter(excluded[x], excluded["value"], 14, "white", **style, edgecolors=colour)
+        bins = np.array_split(panel[x], max(1, min(n_bins, len(panel) // 5)))
+        centres = np.concatenate([np.full(len(values), values.mean()) for values in bins])
+        style = {"err_style": "bars", "marker": "s", "linestyle": "", "color": BLACK}
+        sns.lineplot(panel.assign(x=centres), x="x", y="value", ax=axis, errorbar=_ends, **style)
         if bound:
             axis.plot(panel.groupby(centres)[bound].median(), color=GREY, linewidth=1.5, zorder=0)
         rho = float(spearman(panel[x], panel["value"]))
@@ -313,35 +314,42 @@ def intervals(rows: Frame, texts: Mapping[Any, str]) -> Figure:
 
     panels = _split(rows, ["title"])
     size = (WIDTH, (0.7 + 0.15 * len(colours)) * -(-len(panels) // 3) + 0.4)
-    legend = {run: Line2D([], [], color=c, marker="o", linestyle="") for run, c in colours.items()}
+    legend = {run: DOT | {"color": colour} for run, colour in colours.items()}
     return _arrange(panels, draw, legend, across=3, size=size)
 
 
 def _split(frame: Frame, columns: Sequence[str]) -> list[tuple[str, Frame]]:
     """Return the rows of each combination of values, with its title."""
-    groups: Any = [((), frame)]
-    if columns and len(frame):
-        groups = frame.groupby(list(columns), sort=False)
+    groups: Any = frame.groupby([*columns], sort=False) if columns else [((), frame)]
     return [(", ".join(map(name_of, values)), panel) for values, panel in groups if len(panel)]
 
 
 def _arrange(
     panels: Sequence[tuple[str, Frame]],
     draw: Callable[[Axes, Frame], None],
-    legend: Mapping[str, Line2D] | None = None,
+    legend: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     across: int | None = None,
     size: tuple[float, float] | None = None,
-    share: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Figure:
-    """Arrange panels with their titles, three in a row (of four: two), and a legend above them."""
+    """Arrange panels with their titles, three in a row (of four: two), and a legend above them.
+
+    Args:
+        panels: title and rows of each panel.
+        draw: draws the rows of a panel.
+        legend: properties of a line by its name in the legend.
+        across: number of panels in a row.
+        size: of the figure, in inches.
+        options: further arguments of `matplotlib.pyplot.subplots`.
+    """
     if not panels:
         return draw_notice()
     across = across or (2 if len(panels) == 4 else min(3, len(panels)))
     rows = -(-len(panels) // across)
     size = size or (WIDTH if across > 1 else 4.6, (3.0, 2.9, 2.6)[across - 1] * rows)
-    look: dict[str, Any] = {"figsize": size, "squeeze": False, "layout": "constrained"}
-    figure, axes = plt.subplots(rows, across, **look, **(share or {}))
+    options |= {"figsize": size, "squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(rows, across, **options)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for axis, (title, panel) in zip(axes.flat, panels):
@@ -349,9 +357,9 @@ def _arrange(
         axis.set_title(textwrap.fill(title, width, break_on_hyphens=False))
         draw(axis, panel)
     if legend:
-        columns = max(1, int(WIDTH * 11 / (7 + max(map(len, legend)))))
-        look = {"loc": "outside upper center", "ncols": min(columns, len(legend))}
-        figure.legend([*legend.values()], [*legend], **look)
+        handles = [Line2D([], [], **style) for style in legend.values()]
+        columns = min(len(legend), max(1, int(WIDTH * 11 / (7 + max(map(len, legend))))))
+        figure.legend(handles, [*legend], loc="outside upper center", ncols=columns)
     return figure
 
 
@@ -390,9 +398,8 @@ def ratios(frame: Frame, titles: Mapping[str, tuple[str, str]]) -> Figure:
         frame: one row for each ratio: panel, method, network, ratio, low, high.
         titles: for each panel to draw, in order, its title and the label of its axis.
     """
-    parts = {name: frame[frame["panel"] == name] for name in titles}
-    panels = [("", part) for part in parts.values() if len(part)]
-    counts = [(part["method"].nunique(), part["network"].nunique()) for _, part in panels]
+    panels = [("", rows) for name in titles if len(rows := frame[frame["panel"] == name])]
+    counts = [(rows["method"].nunique(), rows["network"].nunique()) for _, rows in panels]
     heights = [methods * max(1, networks / 3) + 2.5 for methods, networks in counts]
 
     def draw(axis: Axes, panel: Frame) -> None:
@@ -402,9 +409,9 @@ def ratios(frame: Frame, titles: Mapping[str, tuple[str, str]]) -> Figure:
         for n, (network, colour) in enumerate(networks.items()):
             rows = panel[panel["network"] == network]
             offset = (n - (len(networks) - 1) / 2) * 0.7 / max(3, len(networks))
-            look: dict[str, Any] = {"fmt": "o", "ms": 4, "color": colour, "label": network}
-            look["xerr"] = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
-            axis.errorbar(rows["ratio"], rows["method"].map(methods.index) + offset, **look)
+            style: dict[str, Any] = {"fmt": "o", "ms": 4, "color": colour, "label": network}
+            style["xerr"] = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
+            axis.errorbar(rows["ratio"], rows["method"].map(methods.index) + offset, **style)
         axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
         axis.set(title=title, xlabel=x_label, xscale="log")
         axis.set_yticks(range(len(methods)), methods)
@@ -413,7 +420,7 @@ def ratios(frame: Frame, titles: Mapping[str, tuple[str, str]]) -> Figure:
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
     size = (WIDTH, 0.24 * sum(heights) + 0.4)
-    return _arrange(panels, draw, across=1, size=size, share={"height_ratios": heights})
+    return _arrange(panels, draw, across=1, size=size, height_ratios=heights)
 
 
 def compare_with_kept(frame: Frame, kinds: Sequence[str]) -> Figure:
@@ -432,12 +439,12 @@ def compare_with_kept(frame: Frame, kinds: Sequence[str]) -> Figure:
         colours = [palette[kind] for kind in panel["agreement"]]
         axis.scatter(panel["kept"], panel["here"], 14, colours, linewidth=0)
         axis.set(xlabel="kept", ylabel="here")
-        for side, part in (("x", axis.xaxis), ("y", axis.yaxis)):
-            getattr(axis, f"set_{side}scale")("symlog", linthresh=smallest)
-            part.set_major_locator(FixedLocator(_few_powers(panel["kept"], smallest)))
+        for set_scale, ticks in ((axis.set_xscale, axis.xaxis), (axis.set_yscale, axis.yaxis)):
+            set_scale("symlog", linthresh=smallest)
+            ticks.set_major_locator(FixedLocator(_few_powers(panel["kept"], smallest)))
 
     frame = frame[frame[["kept", "here"]].notna().all(axis=1)]
-    legend = {k: Line2D([], [], color=c, marker="o", linestyle="") for k, c in palette.items()}
+    legend = {kind: DOT | {"color": colour} for kind, colour in palette.items()}
     return _arrange(_split(frame, ["panel"]), draw, legend)
 
 
@@ -464,11 +471,11 @@ def matrix(values: Frame, numbers: Frame, sure: Frame, *, label: str, limit: flo
         return draw_notice()
     certain, levels = sure.to_numpy(bool), values.to_numpy(float)
     figure, axis = plt.subplots(figsize=(WIDTH, 1.0 + 0.3 * len(values)), layout="constrained")
-    look: dict[str, Any] = {"vmin": -limit, "vmax": limit, "cmap": "RdBu", "linewidths": 0.5}
-    look |= {"xticklabels": list(values), "yticklabels": list(values.index)}
-    look |= {"annot": numbers, "fmt": "", "annot_kws": {"fontsize": 6.8}}
+    style: dict[str, Any] = {"vmin": -limit, "vmax": limit, "cmap": "RdBu", "linewidths": 0.5}
+    style |= {"xticklabels": list(values), "yticklabels": list(values.index)}
+    style |= {"annot": numbers, "fmt": "", "annot_kws": {"fontsize": 6.8}}
     bar = {"label": label, "shrink": 0.7}
-    sns.heatmap(levels.clip(-limit, limit), cbar_kws=bar, ax=axis, **look)
+    sns.heatmap(levels.clip(-limit, limit), cbar_kws=bar, ax=axis, **style)
     alphas: Any = np.where(certain, 1.0, 0.25).ravel()
     axis.collections[0].set_alpha(alphas)
     for text, clear in zip(axis.texts, certain[np.isfinite(levels)]):
@@ -498,19 +505,16 @@ def gain_and_cost(
         spacing = 0.045 * (rows["gain_high"].max() - rows["gain_low"].min())
         left = rows["cost"] < rows["cost"].median()
         low, high = rows["cost_low"].min(), rows["cost_high"].max()
-        for side, edge, part in (("right", low, rows[left]), ("left", high, rows[~left])):
-            at = np.inf
-            for row in part.sort_values("gain", ascending=False).to_dict("records"):
+        for side, edge, half in (("right", low, rows[left]), ("left", high, rows[~left])):
+            height = np.inf
+            for row in half.sort_values("gain", ascending=False).to_dict("records"):
                 colour = BLUE if row["method"] in highlighted else GREY
-                gain, cost = (
-                    [[row[name] - row[f"{name}_low"]], [row[f"{name}_high"] - row[name]]]
-                    for name in ("gain", "cost")
-                )
-                look: dict[str, Any] = {"color": colour, "elinewidth": 0.5, "fmt": "o"}
-                axis.errorbar(row["cost"], row["gain"], gain, cost, **look)
-                at = min(at - spacing, row["gain"] + spacing)  # the name, below the one before
-                axis.plot([row["cost"], edge], [row["gain"], at], color=colour, linewidth=0.5)
-                axis.text(edge, at, f" {row['method']} ", color=colour, va="center", ha=side)
+                axis.plot(row["cost"], row["gain"], "o", color=colour)
+                axis.hlines(row["gain"], row["cost_low"], row["cost_high"], colour, linewidth=0.5)
+                axis.vlines(row["cost"], row["gain_low"], row["gain_high"], colour, linewidth=0.5)
+                height = min(height - spacing, row["gain"] + spacing)  # below the name before
+                axis.plot([row["cost"], edge], [row["gain"], height], color=colour, linewidth=0.5)
+                axis.text(edge, height, f" {row['method']} ", color=colour, va="center", ha=side)
         for line in (axis.axvline, axis.axhline):
             line(0, color=GREY, linewidth=0.7, zorder=0)
         room = 0.32 * (high - low) or 1.0  # for the names

@@ -94,24 +94,25 @@ def as_bytes(figure: Figure, form: str = "png", **options: Any) -> bytes:
 
 def as_html(*figures: Figure, alt: str, caption: str = "") -> str:
     """Return figures as pictures, one for each panel; a narrow screen stacks them."""
-    files = [file for figure in figures for file in _parts(figure)]
-    legends = [data for part, data in files if isinstance(part, Legend)]
-    panels = [data for part, data in files if not isinstance(part, Legend)]
+    files = [file for figure in figures for file in _save_artists(figure)]
+    legends = [data for artist, data in files if isinstance(artist, Legend)]
+    panels = [data for artist, data in files if not isinstance(artist, Legend)]
     above = html.picture(*legends, alt="Legend of the figure", form="svg") if legends else ""
     return above + html.picture(*panels, alt=alt, caption=caption, form="svg")
 
 
-def _parts(figure: Figure) -> list[tuple[Artist, bytes]]:
+def _save_artists(figure: Figure) -> list[tuple[Artist, bytes]]:
+    """Return each panel and legend with its SVG file."""
     figure.draw_without_rendering()
-    figure.set_layout_engine(None)  # keep the layout, whatever part is saved
-    parts = [(part, part.get_tightbbox()) for part in (*figure.axes, *figure.legends)]
+    figure.set_layout_engine(None)  # keep the layout, whatever is visible
+    boxes = [(artist, artist.get_tightbbox()) for artist in (*figure.axes, *figure.legends)]
     inches, files = figure.dpi_scale_trans.inverted(), []
-    for part, box in parts:
-        for artist, _ in parts:
-            artist.set_visible(artist is part)
+    for artist, box in boxes:
+        for other, _ in boxes:
+            other.set_visible(other is artist)
         if box is not None:  # an axis that is on
             panel = box.padded(3).transformed(inches)
-            files.append((part, as_bytes(figure, "svg", bbox_inches=panel)))
+            files.append((artist, as_bytes(figure, "svg", bbox_inches=panel)))
     return files
 
 
@@ -126,9 +127,9 @@ def columns_as_html(
     """Return the columns of `pictures` as pictures: four side by side, two on a phone."""
     columns = zip(zip(*rows, strict=True), titles, zip(*notes, strict=True), strict=True)
     files = []
-    for part, title, under in columns:
-        column = [[picture] for picture in part], [[note] for note in under]
-        figure = pictures(column[0], titles=[title], notes=column[1], side=1.45)
+    for column, title, texts in columns:
+        below = [[text] for text in texts]
+        figure = pictures([[picture] for picture in column], titles=[title], notes=below, side=1.45)
         figure.set_size_inches(1.55, figure.get_figheight())
         files.append(as_bytes(figure, bbox_inches=None))
     return html.picture(*files, alt=alt, caption=caption)

@@ -55,11 +55,11 @@ def crop_and_flip(
 
 
 def zoom_in(images: Tensor, largest: float, *, generator: torch.Generator) -> Tensor:
-    r"""Magnify each image about its middle, by a factor of its own.
+    r"""Magnify each image about its centre by a random factor.
 
     .. math:: x'_{c,i,j} = x_{c, m + (i-m)/z, n + (j-n)/z}, \qquad z \sim U(1, z_{max})
 
-    with :math:`(m, n)` the middle of the image. Values between pixels are interpolated
+    with :math:`(m, n)` the centre of the image. Values between pixels are interpolated
     bilinearly, and rounded if pixels are integers.
 
     Args:
@@ -120,8 +120,8 @@ def check_size(unit: Training, size: tuple[int, ...]) -> None:
         UsageError: padding as large as the images, or halves to swap in images of an odd height.
     """
     if unit.crop_padding >= min(size):
-        what = f"0 to {min(size) - 1} pixels for images of {' x '.join(map(str, size))}"
-        raise expected("crop_padding", what, unit.crop_padding)
+        valid = f"0 to {min(size) - 1} pixels for images of {' x '.join(map(str, size))}"
+        raise expected("crop_padding", valid, unit.crop_padding)
     if unit.swap_halves and size[0] % 2:
         raise expected("swap_halves", "images of an even height", size[0])
 

@@ -1,4 +1,4 @@
-"""A network to measure, with the images that it is shown."""
+"""A network to measure, with its images."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,8 @@ from suite.networks import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
 
-# At most so many images, and so many pixels, at a time. Activations of a batch of large images
-# outgrow the cache, and glibc returns such buffers to the kernel after each layer.
+# The most images, and the most pixels, of a batch. Activations of a batch of large images outgrow
+# the cache, and glibc returns such buffers to the kernel after each layer.
 BATCH_SIZE, BATCH_PIXELS = 500, 2**19
 Count = int | None  # how many; None for all
 
@@ -42,15 +42,15 @@ def select_test_split(
         UsageError: fewer than `count` images, images of another shape, or more classes where labels
             are needed (`labelled`).
     """
-    where = f"data set {name!r}"
+    argument = f"data set {name!r}"
     if count is not None and count > len(data.test.images):
         most = f"at most {len(data.test.images)} for the test split of {name!r}"
         raise expected("n_images", most, count)
     if data.shape != trained.shape:
-        raise expected(where, f"images of shape {trained.shape} as in training", data.shape)
+        raise expected(argument, f"images of shape {trained.shape} as in training", data.shape)
     if labelled and len(data.classes) > len(trained.classes):
         most = f"at most the {len(trained.classes)} classes of the network"
-        raise expected(where, most, len(data.classes))
+        raise expected(argument, most, len(data.classes))
     return data.test
 
 
@@ -82,13 +82,13 @@ class EvaluatedModel:
         self._cache: dict[Hashable, Tensor] = {}
 
     def test_images(
-        self, count: Count, data: str | None = None, **which: Any
+        self, count: Count, data: str | None = None, **selection: Any
     ) -> tuple[Tensor, Tensor]:
         """Return test images in the network's range of pixels, (B, C, H, W), and labels.
 
         Arguments and errors are those of `test_uint8`.
         """
-        pixels, labels = self.test_uint8(count, data, **which)
+        pixels, labels = self.test_uint8(count, data, **selection)
         return self.as_inputs(pixels), labels
 
     def test_uint8(
@@ -147,12 +147,12 @@ class EvaluatedModel:
     def logits(self, images: Tensor, *, batch_size: int | None = None) -> Tensor:
         """Return the logits, (B, classes), of images in the network's range, or in uint8.
 
-        The default of `batch_size` is a fast one.
+        By default, `batch_size` is a fast size.
         """
         fast = max(1, min(BATCH_SIZE, BATCH_PIXELS // images.shape[2:].numel()))
-        pixels = images.dtype == torch.uint8
+        uint8 = images.dtype == torch.uint8
         batches = images.split(batch_size or fast)
-        return torch.cat([self.folded(self.as_inputs(x) if pixels else x) for x in batches])
+        return torch.cat([self.folded(self.as_inputs(x) if uint8 else x) for x in batches])
 
     def test_logits(self, count: Count, data: str | None = None) -> Tensor:
         """Return the logits of test images, (B, classes), computed once; see `test_uint8`."""

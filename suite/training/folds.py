@@ -1,4 +1,4 @@
-"""Stratified cross-validation: the images that a unit trains on, and those that it tests on."""
+"""Stratified cross-validation: the training and test images of a unit."""
 
 import dataclasses
 import functools
@@ -52,6 +52,6 @@ def hold_out(data: ImageData, folds: int, fold: int) -> ImageData:
         most = f"at most {fewest}, the number of training images of class {smallest!r}"
         raise expected("folds", most, folds)
     splitter = StratifiedKFold(folds, shuffle=True, random_state=SHUFFLE)
-    rows = list(splitter.split(labels, labels))[fold]
-    train, test = (data.train.part(torch.from_numpy(part)) for part in rows)
+    positions = list(splitter.split(labels, labels))[fold]
+    train, test = (data.train.part(torch.from_numpy(index)) for index in positions)
     return dataclasses.replace(data, train=train, test=test)

@@ -15,7 +15,7 @@ from reglib.double_backward import evaluation_mode, fast_double_backward
 from reglib.double_backward.functions import is_unsafe
 from reglib.regularizers import balancing_weights, group_dro
 from suite.data import ImageData, to_float
-from suite.errors import expected, unknown
+from suite.errors import check_name, expected
 from suite.networks import NETWORKS, build_network
 from suite.training import augmentation, checkpoints, optimizers, penalties
 from suite.training.checkpoints import State
@@ -26,7 +26,7 @@ from suite.units import Training
 RESIDENT_BYTES = 2**32
 # The faster way for each type of device (`benchmarks/results`). On CUDA that is stock autograd: on
 # an H200 a penalised step of a ResNet-18 took as long as 3.7 plain steps, against 4.5 the fast way.
-# Stock autograd captured in a CUDA graph was not measured yet.
+# Stock autograd captured in a CUDA graph is not measured.
 DEFAULT = {"cpu": "fast", "cuda": "stock"}
 WAYS = ("fast", "stock", "captured")
 
@@ -34,7 +34,7 @@ WAYS = ("fast", "stock", "captured")
 class Trained(NamedTuple):
     """A network in evaluation mode, and its mean training loss in each epoch.
 
-    `diverged` says that the loss, which ends the training, or a weight is not finite.
+    In a network that `diverged`, the loss or a weight is not finite. Such a loss ends the training.
     """
 
     network: nn.Module
@@ -95,8 +95,7 @@ def check(unit: Training) -> None:
     Raises:
         UsageError: an unknown network, optimizer or penalty, or an unknown or missing setting.
     """
-    if unit.network not in NETWORKS:
-        raise unknown("network", unit.network, NETWORKS)
+    check_name("network", unit.network, NETWORKS)
     optimizers.check_optimizer(unit)
     penalties.terms(unit.penalties)
 
@@ -166,7 +165,7 @@ class _Fit:
         # The model of steps without a penalty on the forward pass.
         self.plain = fast if unit.fixed_statistics else network
         self.context = penalties.TrainingContext(
-            fast, lambda: (part.to(device) for part in self.images.split(500))
+            fast, lambda: (batch.to(device) for batch in self.images.split(500))
         )
         self.groups = self.weights = torch.empty(0)
         if unit.group_dro is not None or unit.balance_groups:

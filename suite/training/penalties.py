@@ -172,11 +172,11 @@ def landscape_target(batch: PenaltyInputs, *, kernel_width: int = 3) -> Tensor:
     """Return `reglib.landscape.target_penalty` for the smoothness of the training images, (B,).
 
     Raises:
-        ValueError: there is no `context` with training images.
+        UsageError: there is no `context` with training images.
     """
     if batch.context is None:
-        why = "context: expected TrainingContext(model, images) with the training images, got None"
-        raise ValueError(why)
+        valid = "TrainingContext(model, images) with the training images"
+        raise expected("context", valid, "None")
     target = batch.context.smoothness(kernel_width).to(batch.inputs)
     return landscape.target_penalty(_landscape(batch), target).expand(len(batch.inputs))
 

@@ -1,7 +1,7 @@
-"""Regularizers for what image classifiers look at, in PyTorch; needs nothing else.
+"""Regularizers for what image classifiers look at, in PyTorch; no other package is needed.
 
-The public names stand here; `reglib.input_hessian` and the other packages have more of them.
-Importing does nothing else: no device is chosen, nothing is downloaded.
+This module exports the main names; `reglib.input_hessian` and the other subpackages have more.
+Importing chooses no device and downloads nothing.
 """
 
 from reglib.cuda_graphs import captured

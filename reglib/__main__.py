@@ -1,3 +1,3 @@
-"""Tell whoever runs `python -m reglib` where the commands are."""
+"""Answer `python -m reglib`, which has no commands, with the command of the suite."""
 
-raise SystemExit("reglib is the library; its suite is used from a checkout of it: python -m suite")
+raise SystemExit("reglib has no commands; its suite is used from a checkout: python -m suite")

@@ -1,4 +1,4 @@
-"""Input checks: of names, and of networks, images and labels before a derivative is taken."""
+"""Check arguments: settings, networks, images, logits and labels."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,19 +12,19 @@ from reglib._torch_private import BatchNorm
 
 NAMES = """dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout
 feature_alpha_dropout""".split()
-DROPOUTS: set[Any] = {f for of in (F, torch) for name in NAMES if (f := getattr(of, name, None))}
+DROPOUTS: set[Any] = {f for m in (F, torch) for name in NAMES if (f := getattr(m, name, None))}
 
 HINTS = {
     "groups": "; leave out samples without a group",
     "generator": "; torch.Generator(device).manual_seed(0) makes one",
-    "images": "; of a loader of pairs give the images alone, (images for images, _ in loader)",
-    "logits": "; take the logits out of what the network returns",
-    "output of model": "; give a module that calls the network and returns its logits alone",
+    "images": "; from a loader of pairs, pass (images for images, _ in loader)",
+    "logits": "; take the logits from the output of the network",
+    "output of model": "; wrap the network in a module that returns the logits alone",
 }
 
 
 def expected(name: str, what: str, got: object) -> ValueError:
-    """Return the error for an argument that is not what it must be.
+    """Return the error that names an argument, what was expected and what came.
 
     >>> expected("k", "a positive integer", -1)
     ValueError('k: expected a positive integer, got -1')
@@ -33,12 +33,12 @@ def expected(name: str, what: str, got: object) -> ValueError:
 
 
 def may_be_read(values: Tensor) -> bool:
-    """Whether values may be looked at: not while a CUDA graph is captured, which computes none."""
+    """Whether values can be read: no, while a CUDA graph is captured, which computes nothing."""
     return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Raise a ValueError unless a value is a tensor, a module or a generator.
+    """Raise a ValueError unless a value is an instance of a class of PyTorch.
 
     >>> check_type("labels", [1, 0], Tensor)
     Traceback (most recent call last):
@@ -50,7 +50,7 @@ def check_type(name: str, value: object, kind: type) -> None:
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise a ValueError unless a value is one of a few words.
+    """Raise a ValueError unless a value is one of the choices.
 
     >>> check_choice("norm", "l3", ["linf", "l2"])
     Traceback (most recent call last):
@@ -61,18 +61,18 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def check_positive(**values: float) -> None:
-    """Raise a ValueError that names the first of some values that is not positive."""
+    """Raise a ValueError that names the first value that is not positive."""
     for name, value in values.items():
         if not value > 0:
             raise expected(name, "a positive number", value)
 
 
 def check_network(model: nn.Module) -> None:
-    """Raise a ValueError that names a module in training mode or that couples the samples."""
+    """Raise a ValueError if a module is in training mode or couples the samples of a batch."""
     check_type("model", model, nn.Module)
     for name, module in model.named_modules():
         kind = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-        # A view by `evaluation_mode` has a mode of its own.
+        # A view by `evaluation_mode` evaluates in either mode.
         if module.training and not getattr(type(model), "_reglib_evaluates", False):
             raise ValueError(
                 f"model: expected a network in evaluation mode, but {kind} is in training mode; "
@@ -97,12 +97,12 @@ def check_images(images: Tensor) -> None:
 
 
 def check_logits(logits: Tensor, n_images: int) -> None:
-    """Raise a ValueError unless there is a row of at least two finite logits for each image."""
+    """Raise a ValueError unless each image has a row of at least two logits, all finite."""
     check_finite("logits", check_logits_shape(logits, n_images, least=2))
 
 
 def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> Tensor:
-    """Return logits, or raise a ValueError unless each image has a row of `least` classes."""
+    """Return the logits; raise a ValueError unless each image has a row of `least` or more."""
     check_type("output of model", logits, Tensor)
     if logits.ndim != 2 or len(logits) != n_images or logits.shape[1] < least:
         more = f" with at least {least} classes" if least > 1 else ""
@@ -112,13 +112,13 @@ def check_logits_shape(logits: Tensor, n_images: int, *, least: int = 1) -> Tens
 
 
 def check_labels(labels: Tensor, logits: Tensor) -> None:
-    """Raise a ValueError unless `labels` holds a class of the network for each image."""
+    """Raise a ValueError unless `labels` holds one class index for each row of logits."""
     check_type("logits", logits, Tensor)
     check_indices("labels", labels, len(logits), logits.shape[-1])
 
 
 def check_indices(name: str, indices: Tensor, n_samples: int, n_kinds: int) -> None:
-    """Raise a ValueError unless there is an index below `n_kinds` for each sample."""
+    """Raise a ValueError unless each sample has an index from 0 to `n_kinds` - 1."""
     check_type(name, indices, Tensor)
     if indices.dtype != torch.int64 or indices.shape != (n_samples,):
         what = f"integers (torch.int64) of shape ({n_samples},), one for each sample"
@@ -129,19 +129,18 @@ def check_indices(name: str, indices: Tensor, n_samples: int, n_kinds: int) -> N
 
 
 def check_finite(name: str, values: Tensor, hint: str = "") -> None:
-    """Raise a ValueError that says for which image there is infinity or NaN."""
+    """Raise a ValueError that names the first image with infinity or NaN."""
     finite = values.isfinite().flatten(1).all(1)
-    wrong = (~finite).nonzero()[:, 0].tolist() if may_be_read(values) else []
-    if wrong:
+    if may_be_read(values) and (wrong := (~finite).nonzero()[:, 0].tolist()):
         raise ValueError(
             f"{name}: expected finite values, got infinity or NaN for image {wrong[0]}"
             f"{f' and {len(wrong) - 1} more' if wrong[1:] else ''}; "
-            f"{hint or 'look at the range of the images and at the weights'}"
+            f"{hint or 'check the range of the images, and the weights'}"
         )
 
 
 class NoDropout(TorchFunctionMode):
-    """Refuse dropout that is active whatever the mode of the network."""
+    """Refuse dropout that is active even in evaluation mode."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -150,7 +149,7 @@ class NoDropout(TorchFunctionMode):
             training = settings.get("training", settings.get("train", True))
             if training and settings.get("p", 0.5) > 0:
                 raise ValueError(
-                    f"model: expected a network without random parts, but it calls {func.__name__} "
+                    f"model: expected a deterministic network, but it calls {func.__name__} "
                     "with training=True in evaluation mode; pass training=self.training there"
                 )
         return func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What several modules do with batches and networks."""
+"""Helpers for batches and networks that several modules share."""
 
 import copy
 from typing import Any
@@ -13,7 +13,7 @@ from reglib._checks import check_labels, check_type
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
-    """View one value for each sample, (B,), so that it broadcasts over `like`, (B, ...)."""
+    """View values, one for each sample (B,), so that they broadcast over `like`, (B, ...)."""
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
@@ -31,34 +31,39 @@ def power_of_two(values: Tensor) -> Tensor:
 
 
 def row_norms(values: Tensor) -> Tensor:
-    """Return the Euclidean norm of each row, (B,), whose squares neither overflow nor vanish."""
+    """Return the Euclidean norm of each row, (B,), without overflow or underflow of squares."""
     scale = power_of_two(values)
     return (values / scale).norm(dim=1) * scale[:, 0]
 
 
 def unit_length(values: Tensor) -> Tensor:
-    """Scale each sample to a Euclidean norm of one; zeros stay zeros."""
+    """Scale each sample to a Euclidean norm of one; a sample of zeros stays zero."""
     flat, least = values.flatten(1), torch.finfo(values.dtype).tiny
     return F.normalize(F.normalize(flat, torch.inf, eps=least), eps=least).view_as(values)
 
 
 def normal_noise(like: Tensor, generator: Generator) -> Tensor:
-    """Draw standard normal numbers of the shape, type and device of a tensor."""
+    """Draw standard normal numbers of the shape, type and device of `like`."""
     check_type("generator", generator, Generator)
     return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str = "none") -> Tensor:
-    """Compute the cross-entropy, or raise a ValueError that names a wrong label or no tensor."""
+    """Compute the cross-entropy; raise a ValueError unless `labels` are class indices."""
     check_labels(labels, logits)
     return F.cross_entropy(logits, labels, reduction=reduction)
 
 
-def forward_again(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the logits of other inputs, in the mode that the network is in.
+def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the logit of each label, (B,); raise a ValueError as `cross_entropy`."""
+    check_labels(labels, logits)
+    return logits.gather(1, labels[:, None])[:, 0]
 
-    Batch normalisation in training mode normalises by the statistics of `inputs`, and leaves the
-    running ones to the forward pass of the step.
+
+def forward_again(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the logits of other inputs; the network keeps its mode and its running statistics.
+
+    Batch normalisation in training mode normalises by the statistics of `inputs`.
     """
     check_type("model", model, nn.Module)
     wrapped = nn.Sequential(model)  # `functional_call` refuses nn.DataParallel as it is
@@ -69,7 +74,7 @@ def forward_again(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 class _Copying(TorchFunctionMode):
-    """Let `copy.deepcopy` copy tensors that were computed, which a network may keep."""
+    """Let `copy.deepcopy` copy tensors with a graph, such as features that a network keeps."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
@@ -78,6 +83,6 @@ class _Copying(TorchFunctionMode):
 
 
 def copy_network(model: Any) -> Any:
-    """Copy a network, and features that it keeps of a forward pass without their graph."""
+    """Copy a network; features that it keeps from a forward pass are copied without a graph."""
     with _Copying():
         return copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""Derivatives by the input: outside `double_backward`, the one caller of `torch.autograd.grad`."""
+"""Derivatives with respect to the input, of first and second order."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,13 +14,13 @@ Map = Callable[[Tensor], Tensor]
 
 
 class OnceDifferentiable(ValueError):
-    """A second derivative is asked for, through a function that has none."""
+    """Raised for a second derivative through a function that has only one derivative."""
 
 
 def input_gradient(
     outputs: Tensor, inputs: Tensor, *, create_graph: bool = False, keep_graph: bool = False
 ) -> Tensor:
-    r"""Differentiate the sum of `outputs` by `inputs`.
+    r"""Differentiate the sum of `outputs` with respect to `inputs`.
 
     .. math:: g = \nabla_x \sum_j f_j(x)
 
@@ -30,8 +30,8 @@ def input_gradient(
     Args:
         outputs: values computed from `inputs`, of any shape.
         inputs: tensor that requires a gradient, of any shape.
-        create_graph: make a graph of the result, so that it can be differentiated again.
-        keep_graph: keep that of `outputs` for further derivatives; with `create_graph` it is kept.
+        create_graph: build a graph of the gradient, so that it can be differentiated again.
+        keep_graph: keep the graph of `outputs` for further derivatives; `create_graph` implies it.
 
     Returns:
         The gradient, of the shape of `inputs`.
@@ -40,7 +40,7 @@ def input_gradient(
         ValueError: `inputs` does not require a gradient, or `outputs` does not depend on it.
         OnceDifferentiable: with `create_graph`, a function between the two is marked
             `once_differentiable` (see `torch.autograd.function`), or made by `torch.compile`. Stock
-            autograd may then give a second derivative that lacks its part, or is zero, unsaid.
+            autograd may then return a wrong second derivative, such as zero, without an error.
 
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> input_gradient(x.square(), x)
@@ -51,7 +51,7 @@ def input_gradient(
         got = "requires_grad=False; call inputs.requires_grad_() before the forward pass"
         raise expected("inputs", "a tensor that requires a gradient", got)
     if not outputs.requires_grad:
-        got = "a tensor without a graph; was the forward pass made under torch.no_grad() or "
+        got = "a tensor without a graph; was the forward pass run under torch.no_grad() or "
         got += "inference_mode(), or before inputs.requires_grad_()?"
         raise expected("outputs", "values computed from inputs with gradients enabled", got)
     if create_graph:
@@ -59,31 +59,31 @@ def input_gradient(
     keep: Any = {"create_graph": create_graph, "retain_graph": create_graph or keep_graph}
     (gradient,) = torch.autograd.grad(outputs.sum(), inputs, allow_unused=True, **keep)
     if gradient is None:
-        got = "independent ones; call inputs.requires_grad_() before the forward pass, in which "
-        got += "nothing may detach them"
+        got = "independent values; call inputs.requires_grad_() before the forward pass, and "
+        got += "detach nothing in it"
         raise expected("outputs", "values that depend on inputs", got)
     return gradient
 
 
 def _guard(outputs: Tensor) -> None:
-    """Let functions of a graph that have one derivative refuse to make a graph of it.
+    """Make functions with one derivative refuse to build a graph of it.
 
-    Those that are not between outputs and inputs, as of weights, are not run, and refuse nothing.
+    Functions that are not between outputs and inputs, such as those of weights, do not run.
     """
     nodes: list[Any] = [outputs.grad_fn]
     seen: set[Any] = {None}
     while nodes:
         if (node := nodes.pop()) not in seen:
             seen.add(node)
-            nodes += [before for before, _ in node.next_functions]
+            nodes += [parent for parent, _ in node.next_functions]
             if has_one_derivative(node):
                 node.register_prehook(partial(_refuse, node.name()))
 
 
 def _refuse(name: str, _: object) -> None:
     if torch.is_grad_enabled():
-        got = f"{name}, marked once_differentiable or made by torch.compile; write that backward "
-        got += "with functions of torch and without the mark, or do not compile"
+        got = f"{name}, marked once_differentiable or made by torch.compile; write its backward "
+        got += "in functions of torch without the mark, or do not compile"
         raise OnceDifferentiable(f"outputs: expected functions with two derivatives, got {got}")
 
 
@@ -95,10 +95,10 @@ def hessian_product(
     .. math:: \nabla_x \langle g(x), v \rangle = H v
 
     Args:
-        gradient: from `input_gradient` with `create_graph`.
-        inputs: what it was taken by.
+        gradient: result of `input_gradient` with `create_graph`.
+        inputs: the tensor that `gradient` was taken with respect to.
         vector: of the shape of `inputs`.
-        create_graph: keep the graph, so that the product can be differentiated.
+        create_graph: build a graph of the product, so that it can be differentiated.
 
     Returns:
         The product, of the shape of `inputs`; zero where the gradient is constant.
@@ -112,12 +112,12 @@ def hessian_product(
 
 
 class Linearisation(NamedTuple):
-    """A function at one point, with products by its Jacobian and by the adjoint.
+    """The value of a function at one point, with products by its Jacobian and its transpose.
 
     Args:
         outputs: the values, (B, c).
-        push: Jacobian-vector product, from (B, ...) like the inputs to (B, c).
-        pull: vector-Jacobian product, from (B, c) to (B, ...) like the inputs.
+        push: Jacobian-vector product, from the shape of the inputs, (B, ...), to (B, c).
+        pull: vector-Jacobian product, from (B, c) to the shape of the inputs, (B, ...).
     """
 
     outputs: Tensor
@@ -126,21 +126,21 @@ class Linearisation(NamedTuple):
 
 
 def linearise(function: Map, inputs: Tensor) -> Linearisation:
-    r"""Evaluate a function once, and keep its graph for products by its Jacobian.
+    r"""Evaluate a function once and keep its graph for products by its Jacobian.
 
     .. math:: \text{pull}(u) = J^T u, \qquad
        \text{push}(v) = \nabla_w \langle J^T w, v \rangle = J v
 
-    A product by the Jacobian differentiates a vector-Jacobian product, which is linear in `w`. With
-    `reglib.double_backward` that costs one forward pass without evaluating the function again;
+    `push` differentiates a vector-Jacobian product, which is linear in `w`. With
+    `reglib.double_backward` this costs one forward pass and does not evaluate the function again;
     forward-mode differentiation evaluates it each time.
 
     Args:
-        function: from (B, ...) to (B, c), of samples that do not influence one another.
-        inputs: the point, (B, ...). Vectors are brought into its layout in memory.
+        function: from (B, ...) to (B, c); samples must not influence one another.
+        inputs: the point, (B, ...). Vectors are copied into its memory layout.
 
     Returns:
-        Values and products, without a graph. The memory of the graph is held as long as they are.
+        Values and products, without a graph. They hold the memory of the graph of `function`.
 
     Raises:
         ValueError: the values do not depend on the inputs.
@@ -175,7 +175,7 @@ def second_derivative(function: Map, inputs: Tensor) -> Map:
         inputs: the point, (B, ...).
 
     Returns:
-        From (B, ...) to (B, ...); zero where the gradient is constant.
+        The product, a function from (B, ...) to (B, ...); zero where the gradient is constant.
 
     Raises:
         ValueError: the values do not depend on the inputs.

@@ -1,7 +1,7 @@
-"""A training step as one CUDA graph: Python and the launches of its kernels are paid for once.
+"""Capture a training step in one CUDA graph, so that Python runs and kernels launch only once.
 
-The step of a small network is mostly launches, and a penalty on a gradient adds many. A captured
-step replays them all at once. It has *not been measured* on a GPU yet.
+The step of a small network is mostly kernel launches, and a gradient penalty adds many. A captured
+step replays them all at once. Its speed has *not been measured* on a GPU yet.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,35 +25,36 @@ def captured(
 ) -> Step:
     """Return a training step that is captured in a CUDA graph once, and then replayed.
 
-    The step is all of it: forward pass, loss, penalty, backward pass, optimizer. It runs as it is
-    in its first calls, is captured in the next one, and replayed from then on. A batch of another
-    shape or type, such as the last one of an epoch, always runs as it is. What comes back are
-    copies on the GPU: nothing waits for the GPU until you read a value of them.
+    The step holds the forward pass, loss, penalty, backward pass and optimizer. It runs as usual in
+    its first calls, is captured in the next call, and is replayed in all later ones. A batch of
+    another shape or type, such as the last batch of an epoch, always runs as usual. The results are
+    copies on the GPU: nothing waits for the GPU until you read a value.
 
-    Kernels are recorded, Python is not: what Python decides is decided for good, such as the mode
-    of the network, a strength, or a branch. A number that changes has to be a tensor, whose value
-    is set in place. Checks of values (finite images, classes out of range) are made in the calls
-    before the capture alone. Batch normalisation updates its statistics in each replay. Enter
-    `torch.autocast` inside the step. Other threads, such as those of a loader, may use the GPU.
+    The graph records kernels, not Python. What Python decides is fixed by the capture: the mode of
+    the network, a strength, a branch. A number that changes must be a tensor that is set in place.
+    Values are checked (finite images, classes in range) only in the calls before the capture. Batch
+    normalisation updates its statistics in each replay. Enter `torch.autocast` inside the step.
+    Other threads, such as those of a loader, may use the GPU.
 
-    On the CPU this is the step itself.
+    On the CPU the step itself is returned.
 
     Args:
-        step: takes the tensors of a batch, and returns a tensor or a tuple of them. It sets
+        step: takes the tensors of a batch and returns a tensor or a tuple of tensors. It sets
             gradients to None before the backward pass, as `optimizer.zero_grad()` does, and reads
             no value: no `.item()`, no `print(loss)`, no copy from the CPU.
-        optimizer: what the step calls; SGD, or one made with `capturable=True`. A learning rate
-            that changes is `lr=torch.tensor(0.1, device="cuda")`, and `lr.fill_(0.01)` changes it;
-            SGD takes such a rate with `fused=True`.
-        generators: those that the step draws from, on the GPU; the default one needs no mention.
-            They go on in each replay, and can be seeded anew between calls.
-        warm_up: calls before the capture, at least one, in which optimizers make their state.
+        optimizer: the optimizer that the step calls: SGD, or one made with `capturable=True`. A
+            learning rate that changes is `lr=torch.tensor(0.1, device="cuda")`, changed by
+            `lr.fill_(0.01)`; SGD takes such a rate with `fused=True`.
+        generators: generators on the GPU that the step draws from, besides the default one. They
+            advance in each replay, and can be seeded anew between calls.
+        warm_up: number of calls before the capture, at least one, in which the optimizer creates
+            its state.
 
     Raises:
-        ValueError: an optimizer that cannot be captured, or generators on another device than its
-            parameters; in a call, a batch on another device.
+        ValueError: the optimizer cannot be captured, or a generator is on another device than the
+            parameters; in a call, the batch is on another device.
         RuntimeError: in a call, the step cannot be captured, or a setting of the optimizer that is
-            no tensor has changed since.
+            not a tensor has changed since the capture.
 
     >>> network = torch.nn.Linear(3, 2)
     >>> sgd = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -85,7 +86,7 @@ def _check_device(name: str, got: torch.device, device: torch.device) -> None:
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:
-    """Refuse what counts its steps on the CPU, where no graph sees them."""
+    """Refuse optimizers that count their steps on the CPU, where no graph sees them."""
     if not all(g.get("capturable", isinstance(optimizer, SGD)) for g in optimizer.param_groups):
         what = "SGD, or one made with capturable=True, as Adam, AdamW and RMSprop can be"
         raise expected("optimizer", what, f"{type(optimizer).__name__} without it")
@@ -100,7 +101,7 @@ class _Captured:
     warm_up: int
     shapes: Any = None
     graph: Any = None
-    batch: Sequence[Tensor] = ()  # what the graph reads
+    batch: Sequence[Tensor] = ()  # the tensors that the graph reads
     results: Results = ()
     settings: Any = None
 
@@ -112,7 +113,7 @@ class _Captured:
         if shapes != self.shapes or self.warm_up > 0:
             self.warm_up -= shapes == self.shapes
             usual = torch.cuda.current_stream(self.stream.device)
-            self.stream.wait_stream(usual)  # the steps before take turns on that of the capture
+            self.stream.wait_stream(usual)  # these steps run on the stream of the capture
             with torch.cuda.stream(self.stream):
                 results = _copy_results(self.step(*batch))
             usual.wait_stream(self.stream)
@@ -121,8 +122,8 @@ class _Captured:
             self._capture(batch)
         if (settings := _settings(self.optimizer)) != self.settings:
             raise RuntimeError(
-                f"optimizer: captured with {self.settings}, and now it has {settings}; what "
-                "changes must be a tensor, set in place: see `captured`"
+                f"optimizer: captured with {self.settings}, and now it has {settings}; a setting "
+                "that changes must be a tensor, set in place: see `captured`"
             )
         for target, source in zip(self.batch, batch):
             target.copy_(source)
@@ -134,12 +135,12 @@ class _Captured:
         for generator in self.generators:
             graph.register_generator_state(generator)
         try:
-            # Of errors in the same thread: those of a loader may pin memory meanwhile.
+            # Errors of this thread only: a loader's threads may pin memory meanwhile.
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.results = self.step(*(tensor.detach() for tensor in self.batch))
         except RuntimeError as error:
             first: BaseException = error
-            while first.__context__:  # the end of a capture that failed raises, too
+            while first.__context__:  # ending a failed capture raises another error
                 first = first.__context__
             advice = IF_FULL if isinstance(first, torch.cuda.OutOfMemoryError) else ADVICE
             raise RuntimeError(f"step: cannot be captured: {advice} ({first})") from first
@@ -147,13 +148,13 @@ class _Captured:
 
 
 def _settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the settings of an optimizer that a graph holds as they are."""
+    """Return the settings of an optimizer that a capture fixes: all but tensors."""
     groups = (group.items() for group in optimizer.param_groups)
     return [{n: v for n, v in g if n != "params" and not isinstance(v, Tensor)} for g in groups]
 
 
 def _copy_results(results: Results) -> Results:
-    """Return results without a graph, which the next replay does not overwrite."""
+    """Copy results, without their graph, so that the next replay does not overwrite them."""
     if isinstance(results, Tensor):
         return results.detach().clone()
     return tuple(result.detach().clone() for result in results)

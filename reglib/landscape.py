@@ -1,7 +1,8 @@
 """Importance landscapes: how much each position of the image matters to a network, on average.
 
-The landscape of a batch can be differentiated by the parameters; that of a data set is exact in the
-classes. The penalties say how far a landscape is from flat, or from the smoothness of the data.
+The landscape of a batch can be differentiated by the parameters; the landscape of a data set is
+exact in the classes. Penalties measure the distance of a landscape from a flat one, or from a
+target.
 """
 
 import math
@@ -21,14 +22,14 @@ def scaled_norm(values: Tensor) -> Tensor:
 
     .. math:: v'_{hw} = \sqrt{H W} \, \frac{\|v_{\cdot hw}\|_2}{\|v\|_2}
 
-    The mean square over positions is one for any `v` but zero. The mean is at most one, and one
-    only where the map is flat: "one on expectation" in the paper holds for the square.
+    The mean square over positions is one for every nonzero `v`. The mean is at most one, and one
+    only for a flat map: "one on expectation" in the paper holds for the square.
 
     Args:
         values: (..., C, H, W).
 
     Returns:
-        (..., H, W); zeros where `values` are all zero.
+        The scaled norms, (..., H, W); zeros where all `values` are zero.
 
     Source: equation 6 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes flat
     again" (2020) :cite:p:`moens2020`.
@@ -51,7 +52,10 @@ def sample_classes(logits: Tensor, generator: torch.Generator) -> Tensor:
         generator: source of one uniform number for each image, on any device.
 
     Returns:
-        Class indices, (B,). Logits that are not finite give some class, and no error.
+        Class indices, (B,). Logits with infinity or NaN give an arbitrary class, without an error.
+
+    Raises:
+        ValueError: `generator` is no `torch.Generator`.
     """
     _checks.check_type("generator", generator, Generator)
     uniform = torch.rand(len(logits), 1, generator=generator, device=generator.device)
@@ -69,21 +73,23 @@ def importance_landscape(
        y_b \sim p(y \mid x_b), \qquad
        I'_{hw} = \sqrt{H W} \, \frac{\|I^2_{\cdot hw}\|_2}{\|I^2\|_2}
 
-    The norms are of the *squares* :math:`I^2`, as printed. See `scaled_norm` for the scale.
+    The norms are those of the *squares* :math:`I^2`, as in the paper. `scaled_norm` explains the
+    scale.
 
     Args:
-        model: from (B, C, H, W) to logits (B, classes): a network in evaluation mode, or a view by
-            `reglib.double_backward.evaluation_mode` of one in any mode.
+        model: from images (B, C, H, W) to logits (B, classes): a network in evaluation mode, or the
+            `reglib.double_backward.evaluation_mode` view of a network in any mode.
         images: (B, C, H, W).
-        generator: source of the classes.
-        create_graph: keep the graph, so that the landscape can be differentiated by parameters.
+        generator: source of the classes, on any device.
+        create_graph: build a graph, so that the landscape can be differentiated by parameters.
 
     Returns:
         The landscape, (H, W), with a mean square of one; zeros where all gradients are zero.
 
     Raises:
         ValueError: the network is in training mode or couples the images; its output is not
-            (B, classes) or does not depend on the images; images are not floats (B, C, H, W).
+            (B, classes) or does not depend on the images; images are not finite floats
+            (B, C, H, W).
 
     Source: equation 6 and section 3.3.3 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making
     importance landscapes flat again" (2020) :cite:p:`moens2020`.
@@ -107,20 +113,20 @@ def expected_squared_gradients(
     .. math:: I_{chw}^2 = \frac 1 M \sum_{m=1}^M \sum_y p(y \mid x_m)
        \left( \frac{\partial f_y(x_m)}{\partial x_{m,chw}} \right)^2
 
-    One pass over the data, with a backward pass for each class; sums are in float64, so how the
-    data are cut into batches does not matter. With a generator one class is drawn for each image,
-    in place of the sum over all.
+    One pass over the data, with a backward pass for each class. Sums are in float64, so the batch
+    size does not matter. With a generator, one class is drawn for each image instead of the sum
+    over all classes.
 
     Args:
         model: as in `importance_landscape`.
-        batches: images, (B, C, H, W) each.
-        generator: source of the classes; None for all of them.
+        batches: batches of images, (B, C, H, W) each.
+        generator: source of the classes; None takes all classes.
 
     Returns:
-        The means, (C, H, W), in float64.
+        The mean squared gradients, (C, H, W), in float64.
 
     Raises:
-        ValueError: as `importance_landscape`, or there is no image.
+        ValueError: as `importance_landscape`; there is no image.
 
     Source: the equation before equation 6 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making
     importance landscapes flat again" (2020) :cite:p:`moens2020`.
@@ -152,12 +158,19 @@ def _weigh_classes(logits: Tensor, generator: Generator | None) -> Iterator[tupl
 
 
 def expected_importance_landscape(model: Map, batches: Iterable[Tensor]) -> Tensor:
-    """Compute the importance landscape over a data set, exact in the classes.
+    """Compute the importance landscape of a data set, exact in the classes.
 
-    It is `scaled_norm` of `expected_squared_gradients`, which see for arguments and errors.
+    The landscape is the `scaled_norm` of `expected_squared_gradients`.
+
+    Args:
+        model: as in `importance_landscape`.
+        batches: batches of images, (B, C, H, W) each.
 
     Returns:
         The landscape, (H, W), in float64.
+
+    Raises:
+        ValueError: as `expected_squared_gradients`.
     """
     return scaled_norm(expected_squared_gradients(model, batches))
 
@@ -168,24 +181,24 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
     .. math:: (\Delta_k v)_{hw} = \frac{1}{2 (k^2 - 1)} \sum_{|i|, |j| \le (k - 1) / 2}
        (v_{h+i, w+j} - v_{hw})
 
-    The absolute values of the kernel sum to one, so a strength means the same for each width.
-    Beyond the border the outermost values are repeated: the Laplacian is zero for constant maps,
-    and constant for no other.
+    The absolute values of the kernel sum to one, so that a strength means the same for each width.
+    The outermost values are repeated beyond the border. So the Laplacian is zero for constant maps,
+    and constant for no other maps.
 
     Args:
         maps: (..., H, W).
         kernel_width: odd, from 3 to the smaller of H and W.
 
     Returns:
-        (..., H, W).
+        The Laplacians, (..., H, W).
 
     Raises:
         ValueError: `kernel_width` is even or below 3, or the maps are smaller than the kernel.
 
     Source: section 3.3.1 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
-    flat again" (2020) :cite:p:`moens2020`, which leaves the kernel open but for its width, after
-    Pertuz, Puig and Garcia, "Analysis of focus measure operators for shape-from-focus" (2013)
-    :cite:p:`pertuz2013`. The kernel is that of Kornia, by Riba et al. (2020) :cite:p:`riba2020`.
+    flat again" (2020) :cite:p:`moens2020`, after Pertuz, Puig and Garcia, "Analysis of focus
+    measure operators for shape-from-focus" (2013) :cite:p:`pertuz2013`. The paper specifies only
+    the width of the kernel; this one is Kornia's, by Riba et al. (2020) :cite:p:`riba2020`.
 
     >>> laplacian(torch.tensor([[0.0, 0, 0], [0, 16, 0], [0, 0, 0]]))
     tensor([[ 1.,  1.,  1.],
@@ -196,22 +209,22 @@ def laplacian(maps: Tensor, *, kernel_width: int = 3) -> Tensor:
         raise ValueError(f"kernel_width: expected an odd number from 3 up, got {kernel_width!r}")
     height, width = maps.shape[-2:]
     if min(height, width) < kernel_width:
-        what = f"at least {kernel_width} x {kernel_width} positions for a kernel of that width"
+        what = f"at least {kernel_width} x {kernel_width} positions, the size of the kernel"
         raise _checks.expected("maps", what, f"{height} x {width}")
     area, border = kernel_width**2, kernel_width // 2
-    flat = maps.reshape(-1, 1, *maps.shape[-2:])
+    flat = maps.reshape(-1, 1, height, width)
     padded = F.pad(flat, [border] * 4, mode="replicate")
     differences = F.avg_pool2d(padded, kernel_width, stride=1) - flat
     return (differences * (area / (2 * (area - 1)))).view(maps.shape)
 
 
 def curvature_penalty(landscape: Tensor, *, kernel_width: int = 3) -> Tensor:
-    r"""Compute the energy of the Laplacian of a landscape, zero if and only if it is flat.
+    r"""Compute the variance of the Laplacian of a landscape, zero if and only if it is flat.
 
     .. math:: L_c = \hat\sigma^2 [\Delta_k I']
 
-    the variance over positions, with `H W` in its denominator. For `k = 3` the mean of the
-    Laplacian is zero, so its variance and its energy are the same.
+    is the variance over the `H W` positions, without Bessel's correction. For `k = 3` the mean of
+    the Laplacian is zero, so its variance equals its energy.
 
     Args:
         landscape: (..., H, W).
@@ -234,9 +247,9 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
 
     .. math:: L_t = \frac{1}{H W} \| I' - S \|_2^2
 
-    The paper prints the sum over positions. The mean, like the variance in `curvature_penalty`, is
-    of the order of one for images of every size, so the published strengths of 1 to 100 fit; the
-    sum with strength `a` is the mean with strength `a H W`.
+    The paper has the sum over positions. The mean, like the variance in `curvature_penalty`, is of
+    the order of one for images of any size, as the published strengths of 1 to 100 require. The sum
+    with strength `a` is the mean with strength `a H W`.
 
     Args:
         landscape: (..., H, W).
@@ -246,7 +259,7 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
         One value for each landscape, (...), from zero to about two.
 
     Raises:
-        ValueError: the target has another size, or is zero everywhere.
+        ValueError: the target has another size than the landscape, or is zero everywhere.
 
     Source: equation 9, divided by the number of positions, of Moens, Yu and Salimi-Khorshidi,
     "PILCRO: making importance landscapes flat again" (2020) :cite:p:`moens2020`.
@@ -260,23 +273,24 @@ def target_penalty(landscape: Tensor, target: Tensor) -> Tensor:
 
 
 def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tensor:
-    r"""Compute where the images of a data set have edges, on average, in one pass.
+    r"""Average the edges of the images of a data set, in one pass.
 
     .. math:: S_{hw} = \frac 1 M \sum_{m=1}^M
        \sqrt{H W} \, \frac{\|(\Delta_k x_m)_{\cdot hw}\|_2}{\|\Delta_k x_m\|_2}
 
-    It is large where the images are *not* smooth. Brightness and contrast of an image do not
-    matter. An image of one colour has no edges, hence no map, and is left out.
+    The map is large where the images are *not* smooth. It does not depend on the brightness and
+    contrast of an image. An image of one colour has no edges, and is left out of the mean.
 
     Args:
-        batches: images, (B, C, H, W) each, floats or uint8.
+        batches: batches of images, (B, C, H, W) each, floats or uint8.
         kernel_width: see `laplacian`.
 
     Returns:
         The map, (H, W), in float64. Its mean square is at most one.
 
     Raises:
-        ValueError: as `laplacian`; images of several sizes; no image has an edge.
+        ValueError: as `laplacian`; images with infinity or NaN, or of several sizes; no image has
+            an edge.
 
     Source: section 3.3.2 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
     flat again" (2020) :cite:p:`moens2020`.
@@ -286,7 +300,7 @@ def data_smoothness(batches: Iterable[Tensor], *, kernel_width: int = 3) -> Tens
         _check_shape(images)
         _checks.check_finite("images", images)
         edges = laplacian(images.double(), kernel_width=kernel_width)
-        # A mean of equal values may differ from them by rounding, which is no edge.
+        # Rounding may make a mean of equal values differ from them.
         floor = 1e-12 * images.double().abs().amax((1, 2, 3), keepdim=True)
         edges = edges.where(edges.abs() > floor, torch.zeros_like(edges))
         maps = scaled_norm(edges)
@@ -305,7 +319,7 @@ def total_variation(landscape: Tensor) -> Tensor:
 
     .. math:: \mathrm{TV} = \frac{1}{|N|} \sum_{(p, q) \in N} (I'_p - I'_q)^2
 
-    over all pairs `N` of positions that are next to each other in a row or in a column.
+    is the mean over all pairs `N` of adjacent positions in a row or a column.
 
     Args:
         landscape: (..., H, W), with at least two positions.
@@ -314,7 +328,7 @@ def total_variation(landscape: Tensor) -> Tensor:
         One value for each landscape, (...).
 
     Raises:
-        ValueError: a landscape of a single position.
+        ValueError: the landscape has a single position.
 
     Source: section 4.1.1 of Moens, Yu and Salimi-Khorshidi, "PILCRO: making importance landscapes
     flat again" (2020) :cite:p:`moens2020`.

@@ -151,7 +151,7 @@ REFUSED = [
     ("top_gap", (1, 64, 64), TIMM, "colour .* got 1 channels"),
     ("top_gap", (3, 64, 64), {**TIMM, "backbone_options": SLIM}, "no backbone_options"),
     ("top_gap", (3, 64, 64), {"k": 1, "pretrained": True}, "no pretrained weights"),
-    ("top_gap", (3, 64, 64), {"k": 1, "backbone": "resnet_18"}, "got 'resnet_18'; near it"),
+    ("top_gap", (3, 64, 64), {"k": 1, "backbone": "resnet_18"}, "got 'resnet_18'; similar"),
     ("lenet", (1, 28, 28), {}, r"unknown network 'lenet': did you mean 'lenet5'\?"),
     ("lenet5", (1, 28, 32), {}, "expected square images, got 28 x 32"),
     ("lenet5", (1, 11, 11), {}, "at least 12 pixels a side, got 11"),

@@ -1,3 +1,5 @@
+"""Derivatives against closed forms."""
+
 from contextlib import suppress
 
 import pytest
@@ -6,27 +8,25 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from reglib.autodiff import OnceDifferentiable, input_gradient, linearise, second_derivative
+from tests.double_backward import randn
 
-ONES, OTHERS = (torch.ones(2, requires_grad=True) for _ in range(2))
+X, UNUSED = (torch.ones(2, requires_grad=True) for _ in range(2))
 
 
 class TestInputGradient:
     def test_of_a_cubic(self):
         x = torch.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
-        torch.testing.assert_close(input_gradient(x**3, x), 3 * x.detach() ** 2)
-
-    def test_rows_are_of_their_outputs(self):
-        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-        weight = torch.arange(6.0).view(2, 3)
-        parts = [part.requires_grad_() for part in (x, *x.clone().split(1))]
-        together, *alone = (input_gradient((part @ weight.T).square(), part) for part in parts)
-        torch.testing.assert_close(together, torch.cat(alone))
-
-    def test_graph_only_when_asked(self):
-        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        gradient = input_gradient(x**3, x)
+        torch.testing.assert_close(gradient, 3 * x.detach() ** 2)
+        assert not gradient.requires_grad
         (second,) = torch.autograd.grad(input_gradient(x**3, x, create_graph=True).sum(), x)
         torch.testing.assert_close(second, 6 * x.detach())
-        assert not input_gradient(x**3, x).requires_grad
+
+    def test_row_is_gradient_of_its_output(self):
+        x, weight = randn(4, 3), randn(2, 3, seed=1)
+        inputs = [rows.requires_grad_() for rows in (x, *x.clone().split(1))]
+        together, *alone = (input_gradient((rows @ weight.T).square(), rows) for rows in inputs)
+        torch.testing.assert_close(together, torch.cat(alone))
 
     def test_accumulates_nothing(self):
         x, weight = (torch.ones(2, requires_grad=True) for _ in range(2))
@@ -36,12 +36,12 @@ class TestInputGradient:
     @pytest.mark.parametrize(
         ("outputs", "x", "message"),
         [
-            (2 * ONES, ONES.detach(), "inputs: expected a tensor that requires a gradient"),
-            (2 * ONES.detach(), ONES, "without a graph; was the forward pass made under"),
-            (2 * OTHERS, ONES, "outputs: expected values that depend on inputs"),
+            (2 * X, X.detach(), "inputs: expected a tensor that requires a gradient"),
+            (2 * X.detach(), X, "without a graph; was the forward pass run under"),
+            (2 * UNUSED, X, "outputs: expected values that depend on inputs"),
         ],
     )
-    def test_what_has_no_gradient_is_refused(self, outputs, x, message):
+    def test_missing_gradient_is_refused(self, outputs, x, message):
         with pytest.raises(ValueError, match=message):
             input_gradient(outputs, x)
 
@@ -51,7 +51,7 @@ CUBIC = torch.arange(1.0, 7.0).view(3, 2)
 
 class TestProducts:
     def test_by_the_jacobian(self):
-        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+        x = randn(4, 3, dtype=torch.float32)
         at = linearise(lambda x: x**3 @ CUBIC, x)
         torch.testing.assert_close(at.outputs, x**3 @ CUBIC)
         jacobian = 3 * x[:, :, None] ** 2 * CUBIC  # (B, inputs, outputs)
@@ -99,17 +99,17 @@ COMPILED = torch.compile(SMALL, backend="aot_eager")
 
 class TestOnceDifferentiable:
     @pytest.mark.parametrize("function", [lambda x: Square.apply(x).square(), COMPILED])
-    def test_stock_zero_is_an_error_here(self, function):
+    def test_second_derivative_is_refused(self, function):
         x = torch.rand(2, 1, 2, 2, requires_grad=True)
         (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
-        with suppress(RuntimeError):  # of some compiled networks, not of all
+        with suppress(RuntimeError):  # raised for some compiled networks
             assert not torch.autograd.grad(gradient.sum(), x, materialize_grads=True)[0].any()
         for derivative in (linearise, second_derivative):
             with pytest.raises(OnceDifferentiable, match=r"outputs: expected .*Backward, marked"):
                 derivative(function, x)
         assert torch.allclose(input_gradient(function(x), x), gradient)
 
-    def test_weights_may_be_computed_so(self):
+    def test_weights_may_be_once_differentiable(self):
         x, w = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
         gradient = input_gradient((x * Square.apply(w)).square(), x, create_graph=True)
         (by_w,) = torch.autograd.grad(gradient.sum(), w)

@@ -12,12 +12,12 @@ from tests.double_backward import randn
 
 
 def by_torch(maps, k):
-    """Return what `top_gap_and_l1` does, each by a function of PyTorch."""
+    """Return the logits and L1 of `top_gap_and_l1` by functions of PyTorch."""
     return maps.flatten(2).topk(k, sorted=False).values.mean(2), class_map_l1(maps)
 
 
 def gradient(pool, maps):
-    """Differentiate the means, weighed by random numbers so that each has its own gradient."""
+    """Differentiate the means, weighted by random numbers so that their gradients differ."""
     maps = maps.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     means = list(pool(maps))
     weights = [randn(*m.shape, seed=i + 1, dtype=m.dtype) for i, m in enumerate(means)]
@@ -49,21 +49,20 @@ class TestPooling:
         monkeypatch.setattr(blocks, "BLOCK_BYTES", images * maps[0].nbytes)
         monkeypatch.setattr(blocks, "PARTITION_BYTES", 4 * maps[0, 0].nbytes)  # of 35 rows
         for k in (1, 5, 71, 72):
-            for pool, parts in ((top_gap_and_l1, 2), (lambda m, k: [top_gap(m, k=k)], 1)):
-                torch.testing.assert_close(tuple(pool(maps, k=k)), by_torch(maps, k)[:parts])
-                found = gradient(lambda m, k=k, pool=pool: pool(m, k=k), maps)
-                wanted = gradient(lambda m, k=k, parts=parts: by_torch(m, k)[:parts], maps)
-                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
-                assert parts == 2 or torch.equal(found != 0, wanted != 0)
-                assert (parts, k) == (1, 72) or found.is_contiguous(memory_format=layout)
+            for pool, n in ((top_gap_and_l1, 2), (lambda m, k: [top_gap(m, k=k)], 1)):
+                torch.testing.assert_close(tuple(pool(maps, k=k)), by_torch(maps, k)[:n])
+                result = gradient(partial(pool, k=k), maps)
+                expected = gradient(lambda m, k=k, n=n: by_torch(m, k)[:n], maps)
+                torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-7)
+                assert n == 2 or torch.equal(result != 0, expected != 0)
+                assert (n, k) == (1, 72) or result.is_contiguous(memory_format=layout)
         assert torch.equal(maps, before)
 
-    def test_one_without_gradient(self):
+    @pytest.mark.parametrize("field", [slice(1), slice(1, 2)])
+    def test_gradient_of_one_field(self, field):
         maps = randn(2, 3, 4, 5)
-        for part in (slice(1), slice(1, 2)):
-            found = gradient(lambda m, part=part: top_gap_and_l1(m, k=4)[part], maps)
-            wanted = gradient(lambda m, part=part: by_torch(m, 4)[part], maps)
-            torch.testing.assert_close(found, wanted)
+        result = gradient(lambda m: top_gap_and_l1(m, k=4)[field], maps)
+        torch.testing.assert_close(result, gradient(lambda m: by_torch(m, 4)[field], maps))
 
     @pytest.mark.parametrize("cut", [CUTS["different values"], CUTS["some rows equal"]])
     def test_gradients_of_gradients(self, cut):
@@ -80,9 +79,9 @@ class TestPooling:
                 value = (value * direction).sum()
             return results
 
-        found, wanted = higher(lambda x: top_gap_and_l1(x, k=5)), higher(lambda x: by_torch(x, 5))
-        torch.testing.assert_close(found, wanted)
-        assert all(w.any() for w in wanted)
+        expected = higher(partial(by_torch, k=5))
+        torch.testing.assert_close(higher(partial(top_gap_and_l1, k=5)), expected)
+        assert all(e.any() for e in expected)
 
     def test_constant_gradient(self):
         maps = randn(2, 3, 4, 4).requires_grad_()
@@ -97,33 +96,34 @@ class TestPooling:
         torch.testing.assert_close(together, torch.stack([by(d)[0] for d in directions]))
 
     def test_gradient_that_is_not_finite(self):
-        def by(pool):
+        def differentiate(pool):
             x = randn(1, 2, 4, 4).requires_grad_()
             return torch.autograd.grad((pool(x) * torch.tensor([[torch.inf, 1.0]])).sum(), x)[0]
 
-        torch.testing.assert_close(by(lambda x: top_gap(x, k=3)), by(lambda x: by_torch(x, 3)[0]))
+        expected = differentiate(lambda x: by_torch(x, 3)[0])
+        torch.testing.assert_close(differentiate(partial(top_gap, k=3)), expected)
 
     def test_maps_with_nan(self):
         maps = randn(2, 2, 4, 4)
         maps[0, 1, 2, 2] = torch.nan
         assert top_gap(maps, k=3).isnan().tolist() == [[False, True], [False, False]]
-        found = gradient(lambda m: [top_gap(m, k=3)], maps)
-        torch.testing.assert_close(found, gradient(lambda m: by_torch(m, 3)[:1], maps))
+        result = gradient(lambda m: [top_gap(m, k=3)], maps)
+        torch.testing.assert_close(result, gradient(lambda m: by_torch(m, 3)[:1], maps))
 
     def test_training_step_pools_once(self, monkeypatch):
         options = {"k": 0.2, "width": 6, "backbone_options": {"width": 4, "blocks": (1, 1)}}
         model = build_network("top_gap", (1, 12, 12), 3, options=options, seed=0)
         inputs, labels = randn(2, 1, 12, 12, dtype=torch.float32), torch.tensor([0, 2])
 
-        def step():
-            taken = forward(model, inputs, labels, torch.Generator().manual_seed(0))
-            loss = taken.logits.square().sum() + PENALTIES["class_map_l1"](taken).mean()
-            return taken, torch.autograd.grad(loss, list(model.parameters()))
+        def differentiate():
+            step = forward(model, inputs, labels, torch.Generator().manual_seed(0))
+            loss = step.logits.square().sum() + PENALTIES["class_map_l1"](step).mean()
+            return step, torch.autograd.grad(loss, list(model.parameters()))
 
-        taken, found = step()
-        assert taken.class_map_l1 is not None
+        step, gradients = differentiate()
+        assert step.class_map_l1 is not None
         monkeypatch.setattr(blocks, "numpy", lambda: None)
         assert not pooling.can_block(inputs)
-        taken, wanted = step()
-        assert taken.class_map_l1 is None
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+        step, expected = differentiate()
+        assert step.class_map_l1 is None
+        torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Copies of networks, and second calls that leave running statistics as they are."""
+"""Copies of networks, and repeated calls that keep running statistics."""
 
 import copy
 
@@ -10,7 +10,7 @@ import reglib
 from reglib._common import copy_network, forward_again
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward, folded_copy
 from reglib.regularizers import adversarial_examples
-from tests.small_batches import generator
+from tests.small_batches import generator, random_images
 
 LABELS = torch.tensor([0, 2, 1])
 FGSM = {"epsilon": 0.1, "step_size": 0.1}
@@ -23,11 +23,11 @@ def layers():
 
 
 def images():
-    return torch.rand(3, 2, 6, 6, generator=torch.Generator().manual_seed(1)).double()
+    return random_images(3, 2, 6, 6, seed=1)
 
 
 class Keeping(nn.Module):
-    """A network that keeps what it computed: as an attribute, in a list, and in a dictionary."""
+    """A network that keeps its features: as an attribute, in a list, and in a dictionary."""
 
     def __init__(self):
         super().__init__()
@@ -41,18 +41,18 @@ class Keeping(nn.Module):
         return self.layers[3:](self.features)
 
 
-class TestCopied:
-    def test_networks_that_keep_features_are_copied(self):
+class TestCopyNetwork:
+    def test_network_that_keeps_features(self):
         network = Keeping().eval()
         expected = network(images())
         with pytest.raises(RuntimeError, match="graph leaves"):
             copy.deepcopy(network)
-        copy_ = copy_network(network)
-        for kept in (copy_.features, copy_.seen[0], copy_.named["features"]):
-            assert torch.equal(kept, network.features)
-            assert not kept.requires_grad
-            assert kept.data_ptr() != network.features.data_ptr()
-        assert torch.equal(copy_(images()), expected)
+        duplicate = copy_network(network)
+        for tensor in (duplicate.features, duplicate.seen[0], duplicate.named["features"]):
+            assert torch.equal(tensor, network.features)
+            assert not tensor.requires_grad
+            assert tensor.data_ptr() != network.features.data_ptr()
+        assert torch.equal(duplicate(images()), expected)
         assert network.features.requires_grad
         torch.testing.assert_close(folded_copy(network)(images()), expected.detach())
         assert sum(calls_of(network, images().requires_grad_()).fast.values()) > 0
@@ -60,17 +60,16 @@ class TestCopied:
     def test_parameters_are_copied_deeply(self):
         network = layers()
         network[4].bias.requires_grad_(False)
-        network[4].weight = network[4].weight  # shared names stay shared
-        both = nn.ModuleList([network, network[0]])
-        copy_ = copy_network(both)
-        assert copy_[0][0] is copy_[1]
-        for old, new in zip(both.parameters(), copy_.parameters(), strict=True):
+        modules = nn.ModuleList([network, network[0]])
+        duplicate = copy_network(modules)
+        assert duplicate[0][0] is duplicate[1]
+        for old, new in zip(modules.parameters(), duplicate.parameters(), strict=True):
             assert type(new) is nn.Parameter
             assert torch.equal(old, new)
             assert old.requires_grad == new.requires_grad
             assert old.data_ptr() != new.data_ptr()
 
-    def test_a_backbone_may_keep_features(self):
+    def test_backbone_that_keeps_features(self):
         class Backbone(nn.Sequential):
             def forward(self, x):
                 self.features = super().forward(x)
@@ -114,9 +113,9 @@ class TestDataParallel:
             assert all(torch.equal(b, statistics[name]) for name, b in model.named_buffers())
             return values, torch.autograd.grad(values.sum(), list(model.parameters()))
 
-        (values, gradients), (expected, by_hand) = step(wrap(layers())), step(layers())
+        (values, gradients), (expected, references) = step(wrap(layers())), step(layers())
         torch.testing.assert_close(values, expected, rtol=1e-10, atol=0)
-        torch.testing.assert_close(gradients, by_hand, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(gradients, references, rtol=1e-8, atol=1e-12)
 
     def test_shared_statistics_are_kept(self):
         network = layers()
@@ -137,11 +136,11 @@ class TestAdversarialExamples:
         expected = adversarial_examples(network, images(), LABELS, **self.settings())
         for model in (network, evaluation_mode(network.train())):
             with torch.no_grad():
-                found = adversarial_examples(network.eval(), images(), LABELS, **self.settings())
+                examples = adversarial_examples(network.eval(), images(), LABELS, **self.settings())
                 step, start = (model(images()), LABELS, images()), {"random_start": True}
                 penalty = reglib.adversarial_penalty(network, *step, **self.settings() | start)
-            torch.testing.assert_close(found, expected)
-            assert not found.requires_grad
+            torch.testing.assert_close(examples, expected)
+            assert not examples.requires_grad
             assert (penalty > 0).all()
 
     def test_inference_mode_is_named(self):

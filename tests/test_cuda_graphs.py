@@ -1,4 +1,4 @@
-"""A captured training step: on CUDA it does what the step does, elsewhere it is the step."""
+"""A captured training step: it equals the step on CUDA, and is the step itself on the CPU."""
 
 import copy
 from contextlib import contextmanager, nullcontext
@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import reglib
 from reglib import captured, cuda_graphs
 from reglib.regularizers import group_dro
+from tests.small_batches import generator
 
 
 def network_of(width=4):
@@ -22,9 +23,9 @@ def network_of(width=4):
 
 
 def batches(count, size=6, device="cpu"):
-    generator = torch.Generator().manual_seed(1)
-    drawn = [torch.rand(size, 1, 8, 8, generator=generator) for _ in range(count)]
-    return [(images.to(device), torch.arange(size, device=device) % 3) for images in drawn]
+    source = generator(1)
+    images = [torch.rand(size, 1, 8, 8, generator=source) for _ in range(count)]
+    return [(x.to(device), torch.arange(size, device=device) % 3) for x in images]
 
 
 def step_of(network, optimizer, penalty=None, context=nullcontext):
@@ -64,7 +65,7 @@ class TestOnTheCpu:
             ({"generators": [1]}, "generators: expected a PyTorch Generator, got int"),
         ],
     )
-    def test_takes_what_is_to_be_taken(self, changes, message):
+    def test_unsuitable_arguments_are_refused(self, changes, message):
         with pytest.raises(ValueError, match=message):
             captured(print, **{"optimizer": sgd(network_of())} | changes)
 
@@ -81,13 +82,7 @@ class TestOnTheCpu:
 
 
 class FakeGraph:
-    """A graph that replays by calling what was captured, on the same tensors."""
-
-    def __init__(self):
-        self.generators = []
-
-    def register_generator_state(self, generator):
-        self.generators.append(generator)
+    """A graph that replays by calling the captured step on the same tensors."""
 
     def replay(self):
         for results, again in zip(self.owner.results, self.owner.step(*self.owner.batch)):
@@ -130,16 +125,16 @@ CAPTURING = "operation not permitted when stream is capturing"
 
 
 class TestOrder:
-    """What happens in which call, with a graph that is none."""
+    """The order of warm-up, capture and replays, with a fake graph."""
 
     def test_gives_what_the_step_gives(self, fake):
         (step, _), other = fake(warm_up=2), network_of()
-        usual = step_of(other, torch.optim.SGD(other.parameters(), lr=0.1))
+        stock = step_of(other, torch.optim.SGD(other.parameters(), lr=0.1))
         for number, batch in enumerate([*batches(5), *batches(1, size=3), *batches(2)]):
             assert (step.graph is None) == (number < 3)
-            found = step(*batch)
-            torch.testing.assert_close(found, usual(*batch))
-            assert not any(value.requires_grad for value in found)
+            results = step(*batch)
+            torch.testing.assert_close(results, stock(*batch))
+            assert not any(result.requires_grad for result in results)
         torch.testing.assert_close(fake.failing.network.state_dict(), other.state_dict())
 
     def test_results_are_not_overwritten(self, fake):
@@ -147,7 +142,7 @@ class TestOrder:
         assert len({float(step(*batch)[0]) for batch in batches(4)}) == 4
 
     def test_single_tensor(self, fake):
-        step, _ = fake(lambda of_both: lambda *batch: of_both(*batch)[0])
+        step, _ = fake(lambda step: lambda *batch: step(*batch)[0])
         assert step(*batches(1)[0]).shape == ()
 
     def test_setting_that_changes_is_refused(self, fake):
@@ -160,7 +155,7 @@ class TestOrder:
         optimizer.param_groups[0]["lr"] = 0.1
         step(*third)
 
-    def test_rate_in_a_tensor_may_change(self, fake):
+    def test_rate_in_tensor_may_change(self, fake):
         step, optimizer = fake(lr=torch.tensor(0.1))
         for number, batch in enumerate(batches(3)):
             optimizer.param_groups[0]["lr"].fill_(0.1 / (1 + number))
@@ -182,29 +177,20 @@ class TestOrder:
         step, _ = fake()
         fake.failing.error = error
         step(*batches(1)[0])
-        said = f"step: cannot be captured: .*{message}".replace("(", r"\(").replace(")", r"\)")
-        for _ in range(2):  # it does not go on without being asked
-            with pytest.raises(RuntimeError, match=said):
+        message = message.replace("(", r"\(").replace(")", r"\)")
+        for _ in range(2):  # the step does not run uncaptured instead
+            with pytest.raises(RuntimeError, match=f"step: cannot be captured: .*{message}"):
                 step(*batches(1)[0])
 
 
-def test_groups_are_counted_without_waiting():
-    losses = torch.tensor([1.0, 2.0, 4.0, 8.0], requires_grad=True)
-    groups, weights = torch.tensor([0, 2, 2, 0]), torch.tensor([0.2, 0.3, 0.5])
-    loss, _ = group_dro(losses, groups, weights, step_size=0.1)
-    means = torch.tensor([4.5, 0.0, 3.0])
-    expected = ((weights.log() + 0.1 * means).softmax(0) * means).sum()
-    torch.testing.assert_close(loss, expected)
-
-
-def penalties(generator):
+def penalties(source, device="cuda"):
     """Return penalties of the library by name, each of network, logits, labels and images."""
-    weights, target = torch.full((3,), 1 / 3, device="cuda"), torch.ones(8, 8, device="cuda")
-    drawn, attack = {"generator": generator}, {"epsilon": 0.1, "step_size": 0.1}
+    weights, target = torch.full((3,), 1 / 3, device=device), torch.ones(8, 8, device=device)
+    random, attack = {"generator": source}, {"epsilon": 0.1, "step_size": 0.1}
 
     def landscape(network, _, __, images):
         view = reglib.evaluation_mode(network)
-        return reglib.importance_landscape(view, images, **drawn, create_graph=True)
+        return reglib.importance_landscape(view, images, **random, create_graph=True)
 
     def groups(_, logits, labels, __):
         losses = cross_entropy(logits, labels, reduction="none")
@@ -214,20 +200,18 @@ def penalties(generator):
         "none": None,
         "input_gradient": lambda n, y, t, x: reglib.input_gradient_penalty(y, t, x),
         "logit_gradient": lambda n, y, t, x: reglib.logit_gradient_penalty(y, t, x),
-        "marginal_density": lambda n, y, t, x: reglib.marginal_density_penalty(y, x, **drawn),
-        "score_matching": partial(reglib.score_matching_penalty, trace="taylor", **drawn),
-        "input_hessian": lambda n, y, t, x: reglib.input_hessian_penalty(y, t, x, **drawn),
+        "marginal_density": lambda n, y, t, x: reglib.marginal_density_penalty(y, x, **random),
+        "score_matching": partial(reglib.score_matching_penalty, trace="taylor", **random),
+        "input_hessian": lambda n, y, t, x: reglib.input_hessian_penalty(y, t, x, **random),
         "cure": reglib.cure_penalty,
         "finite_difference": reglib.finite_difference_penalty,
-        "adversarial": partial(reglib.adversarial_penalty, random_start=True, **attack, **drawn),
-        "curvature": lambda *given: reglib.curvature_penalty(landscape(*given)),
-        "target": lambda *given: reglib.target_penalty(landscape(*given), target),
+        "adversarial": partial(reglib.adversarial_penalty, random_start=True, **attack, **random),
+        "curvature": lambda *step: reglib.curvature_penalty(landscape(*step)),
+        "target": lambda *step: reglib.target_penalty(landscape(*step), target),
         "group_dro": groups,
     }
 
 
-NAMES = """none input_gradient logit_gradient marginal_density score_matching input_hessian cure
-finite_difference adversarial curvature target group_dro""".split()
 OPTIMIZERS = {
     "sgd": sgd,
     "adam": lambda n: torch.optim.Adam(n.parameters(), capturable=True),
@@ -236,7 +220,7 @@ OPTIMIZERS = {
     ),
 }
 CHANGES = {
-    **{name: {"name": name} for name in NAMES},
+    **{name: {"name": name} for name in penalties(None, "cpu")},
     **{name: {"optimizer": name} for name in OPTIMIZERS},
     "fast double backward": {"fast": True},
     "autocast": {"context": lambda: torch.autocast("cuda", torch.bfloat16)},
@@ -245,64 +229,60 @@ CHANGES = {
 
 @pytest.mark.gpu
 class TestOnCuda:
-    def both(self, name="input_gradient", optimizer="sgd", fast=False, context=nullcontext):
-        """Train by the step and by the captured step; return losses and states of both."""
-        found = []
-        for capture in (False, True):
-            network = network_of().cuda()
-            model = reglib.fast_double_backward(network) if fast else network
-            made = OPTIMIZERS[optimizer](network)
-            generator = torch.Generator("cuda").manual_seed(5)
-            torch.manual_seed(6)
-            step = step_of(model, made, penalties(generator)[name], context)
-            if capture:
-                step = captured(step, made, generators=[generator])
-            data = [*batches(6, device="cuda"), *batches(1, 3, "cuda"), *batches(2, device="cuda")]
-            values = [torch.stack(step(*batch)) for batch in data]
-            found.append((torch.stack(values).detach(), network.state_dict()))
-        return found
+    def train(self, capture, name="input_gradient", optimizer="sgd", fast=False, context=None):
+        """Train by a step, captured or not; return losses and the state of the network."""
+        network = network_of().cuda()
+        model = reglib.fast_double_backward(network) if fast else network
+        optimizer, source = OPTIMIZERS[optimizer](network), torch.Generator("cuda").manual_seed(5)
+        torch.manual_seed(6)
+        step = step_of(model, optimizer, penalties(source)[name], context or nullcontext)
+        if capture:
+            step = captured(step, optimizer, generators=[source])
+        data = [*batches(6, device="cuda"), *batches(1, 3, "cuda"), *batches(2, device="cuda")]
+        values = [torch.stack(step(*batch)) for batch in data]
+        return torch.stack(values).detach(), network.state_dict()
 
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
     def test_is_the_step(self, change):
-        usual, graph = self.both(**change)
         rtol, atol = (2e-2, 2e-2) if "context" in change else (1e-4, 1e-5)
-        torch.testing.assert_close(graph, usual, rtol=rtol, atol=atol)
+        results, expected = (self.train(capture, **change) for capture in (True, False))
+        torch.testing.assert_close(results, expected, rtol=rtol, atol=atol)
 
-    def test_never_waits_and_advances_generators(self):
-        made, generator = sgd(network_of().cuda()), torch.Generator("cuda").manual_seed(5)
+    def test_advances_generators(self):
+        optimizer, source = sgd(network_of().cuda()), torch.Generator("cuda").manual_seed(5)
 
         def draw(images, labels):
-            return torch.rand(3, generator=generator, device="cuda")
+            return torch.rand(3, generator=source, device="cuda")
 
-        drawn, batch = captured(draw, made, generators=[generator]), batches(1, device="cuda")[0]
-        values = [drawn(*batch) for _ in range(6)]
-        again = torch.Generator("cuda").manual_seed(5)
-        expected = [torch.rand(3, generator=again, device="cuda") for _ in range(6)]
+        step, batch = captured(draw, optimizer, generators=[source]), batches(1, device="cuda")[0]
+        values = [step(*batch) for _ in range(6)]
+        other = torch.Generator("cuda").manual_seed(5)
+        expected = [torch.rand(3, generator=other, device="cuda") for _ in range(6)]
         torch.testing.assert_close(values, expected)
-        generator.manual_seed(5)
-        torch.testing.assert_close(drawn(*batch), expected[0])
+        source.manual_seed(5)
+        torch.testing.assert_close(step(*batch), expected[0])
 
     def test_step_that_waits(self):
-        network = network_of().cuda()
-        made = sgd(network)
-        usual = step_of(network, made)
+        network, batch = network_of().cuda(), batches(1, device="cuda")[0]
+        optimizer = sgd(network)
+        step = step_of(network, optimizer)
 
-        def step(*batch):
-            loss, penalty = usual(*batch)
+        def wait(*batch):
+            loss, penalty = step(*batch)
             return loss * float(loss.detach()), penalty
 
-        waits, batch = captured(step, made, warm_up=1), batches(1, device="cuda")[0]
-        waits(*batch)
+        captured_step = captured(wait, optimizer, warm_up=1)
+        captured_step(*batch)
         with pytest.raises(RuntimeError, match="step: cannot be captured: it must read no value"):
-            waits(*batch)
-        assert float(usual(*batch)[0]) > 0  # the device goes on
+            captured_step(*batch)
+        assert float(step(*batch)[0]) > 0  # the device still works
 
-    def test_what_is_on_another_device(self):
+    def test_arguments_on_another_device(self):
         network = network_of().cuda()
-        made = sgd(network)
+        optimizer = sgd(network)
         with pytest.raises(ValueError, match="generators: expected all on cuda:0, where"):
-            captured(print, made, generators=[torch.Generator()])
-        step = captured(step_of(network, made), made)
+            captured(print, optimizer, generators=[torch.Generator()])
+        step = captured(step_of(network, optimizer), optimizer)
         with pytest.raises(ValueError, match=r"batch: expected all on cuda:0, .*got one on cpu"):
             step(*batches(1)[0])
         with pytest.raises(ValueError, match="optimizer: expected SGD, or one made with"):

@@ -188,7 +188,16 @@ class TestNonlinear:
     def test_hooks_are_named(self):
         model = nn.Sequential(nn.Conv2d(1, 2, 3))
         model[0].register_forward_hook(lambda module, inputs, output: output.square())
-        assert folding_of(model).nonlinear == {"0": "0 has a hook"}
+        assert folding_of(model).nonlinear == {"0": "0 has a hook or its own forward"}
+
+    @pytest.mark.parametrize("changed", [lambda m: m, lambda m: m[0], lambda m: m[1]])
+    def test_replaced_forwards_are_named(self, changed):
+        model, x = pair().eval(), own.randn(2, 2, 6, 6)
+        forward = changed(model).forward
+        changed(model).forward = lambda x: forward(x).square()
+        (reason,) = folding_of(model).nonlinear.values()
+        assert folding_of(model).kept == {"1": reason}
+        torch.testing.assert_close(folded_copy(model)(x), model(x))
 
 
 def flops(function):

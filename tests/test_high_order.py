@@ -1,12 +1,10 @@
-"""CAFO and CASO against closed forms, optimality conditions and a solver of SciPy."""
+"""CAFO and CASO against closed forms and optimality conditions."""
 
 import copy
 import math
 from functools import partial
 
-import numpy as np
 import pytest
-import scipy.optimize
 import torch
 
 from reglib.input_hessian import closed_form_hessian
@@ -39,37 +37,26 @@ def matrix(images):
 
 @pytest.fixture(scope="module")
 def lambda1(loss):
-    """Return strengths that leave some values of each map: parts of the largest gradient."""
+    """Return strengths that leave some values of each map: fractions of the largest gradient."""
     peak = loss.gradient.flatten(1).abs().amax(1)
     return peak * torch.tensor([1 / 3, 1 / 10, 1 / 5])
 
 
-def quadratic(size=8, n=2, seed=0):
-    """Return a surrogate loss with small positive semi-definite Hessians, and these."""
-    root = randn(n, size, size // 2, seed=seed)
-    matrix = root @ root.mT
-    largest = torch.linalg.eigvalsh(matrix)[:, -1]
-    gradient = randn(n, size, seed=seed + 1)
-
-    def product(v):
-        return (matrix @ v[:, :, None])[:, :, 0]
-
-    return SurrogateLoss(gradient, product, largest), matrix
-
-
 def flat_problem(loss, lambda1, margin, product=None):
-    images = loss.gradient.shape
-    lambda2 = loss.largest_eigenvalue / 2 + margin
+    images, lambda2 = loss.gradient.shape, loss.largest_eigenvalue / 2 + margin
     product = product or (lambda v: loss.product(v.view(images)).flatten(1))
     return Problem(loss.gradient.flatten(1), product, lambda1[:, None], lambda2[:, None])
 
 
 def steep(shift=0.0):
-    """Return a problem whose Hessian has eigenvalues of minus `shift`."""
-    loss, _ = quadratic()
+    """Return a problem whose smallest eigenvalue of the Hessian is minus `shift`."""
+    root = randn(2, 8, 4)
+    matrix = root @ root.mT - shift * torch.eye(8).double()
     lambda1 = torch.full((2, 1), 0.1, dtype=torch.float64)
-    lambda2 = torch.tensor([[50.0], [1.0]]).double() + loss.largest_eigenvalue.max() / 2
-    return Problem(loss.gradient, lambda v: loss.product(v) - shift * v, lambda1, lambda2)
+    lambda2 = torch.tensor([[50.0], [1.0]]) + torch.linalg.eigvalsh(root @ root.mT).max() / 2
+    return Problem(
+        randn(2, 8, seed=1), partial(torch.einsum, "bij,bj->bi", matrix), lambda1, lambda2
+    )
 
 
 def without_curvature(gradient):
@@ -86,7 +73,7 @@ each_method = pytest.mark.parametrize("method", [cafo, caso], ids=["CAFO", "CASO
 
 
 class TestInterpretation:
-    def test_without_l1_solves_a_system(self, loss, matrix):
+    def test_without_l1_solves_linear_system(self, loss, matrix):
         result = caso(loss, settings=TIGHT)
         lambda2 = torch.linalg.eigvalsh(matrix)[:, -1] / 2 + 10
         torch.testing.assert_close(result.lambda2, lambda2)
@@ -94,7 +81,7 @@ class TestInterpretation:
         assert_close(result.maps, torch.linalg.solve(shifted, loss.gradient.flatten(1)), 1e-9)
         assert result.converged.all()
 
-    def test_fista_without_l1(self, loss):
+    def test_fista_agrees_with_conjugate_gradients(self, loss):
         problem = flat_problem(loss, torch.zeros(3).double(), margin=1e-3)
         by_steps, by_system = fista(problem, TIGHT), conjugate_gradients(problem, TIGHT)
         assert_close(by_steps.point, by_system.point, 1e-8)
@@ -124,31 +111,6 @@ class TestInterpretation:
         torch.testing.assert_close(slope[~zero], (ceiling * delta.sign())[~zero], rtol=0, atol=1e-9)
         assert (result.iterations > 1).all()
 
-    @pytest.mark.parametrize("seed", range(3))
-    def test_against_scipy(self, seed):
-        loss, matrix = quadratic(seed=10 * seed)
-        lambda1, margin = torch.tensor([0.5, 0.2]).double(), 0.3
-        result = caso(loss, lambda1=lambda1, margin=margin, settings=TIGHT)
-        options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10000}
-        options = {"bounds": [(0, None)] * 16, "method": "L-BFGS-B", "options": options}
-        for b in range(2):
-            h, g = matrix[b].numpy(), loss.gradient[b].numpy()
-            l1, l2 = float(lambda1[b]), float(np.linalg.eigvalsh(h)[-1] / 2 + margin)
-
-            def split(z, h=h, g=g, l1=l1, l2=l2):
-                """Return minus the objective and its slope at z = (positive, negative part)."""
-                d = z[:8] - z[8:]
-                value = -(g @ d + d @ h @ d / 2 - l1 * z.sum() - l2 * d @ d)
-                slope = -(g + h @ d - 2 * l2 * d)
-                return value, np.concatenate([slope + l1, l1 - slope])
-
-            best = scipy.optimize.minimize(split, np.zeros(16), jac=True, **options)
-            delta = best.x[:8] - best.x[8:]
-            np.testing.assert_allclose(result.maps[b].numpy(), delta, rtol=1e-5, atol=1e-6)
-            assert float(result.objective[b]) == pytest.approx(-best.fun, rel=1e-9)
-            assert (result.maps[b] == 0).any()
-            assert (result.maps[b] != 0).any()
-
     def test_objective_and_loss_change(self, loss, matrix, lambda1):
         second, first = caso(loss, lambda1=lambda1), cafo(loss, lambda1=lambda1)
         g = loss.gradient.flatten(1)
@@ -177,8 +139,9 @@ class TestInterpretation:
         assert (len(set(together.iterations.tolist())) > 1) == with_l1
         for b in range(3):
             loss = surrogate_loss(MODEL, images[b : b + 1], LABELS[b : b + 1])
-            for one, many in zip(caso(loss, lambda1=strengths[b : b + 1], margin=1e-3), together):
-                torch.testing.assert_close(one[0], many[b], rtol=1e-9, atol=1e-12)
+            alone = caso(loss, lambda1=strengths[b : b + 1], margin=1e-3)
+            for single, batched in zip(alone, together):
+                torch.testing.assert_close(single[0], batched[b], rtol=1e-9, atol=1e-12)
 
     @each_method
     def test_several_strengths_at_once(self, loss, lambda1, method):
@@ -186,8 +149,8 @@ class TestInterpretation:
         together = method(loss, lambda1=several)
         assert together.maps.shape == (2, 3, 2, 6, 6)
         for k in range(2):
-            for one, many in zip(method(loss, lambda1=several[k]), together):
-                torch.testing.assert_close(one, many[k], rtol=1e-9, atol=1e-12)
+            for single, joint in zip(method(loss, lambda1=several[k]), together):
+                torch.testing.assert_close(single, joint[k], rtol=1e-9, atol=1e-12)
 
     def test_backtracking_of_each_image(self):
         result = fista(steep(), TIGHT._replace(step=10.0))
@@ -215,14 +178,13 @@ class TestInterpretation:
         assert torch.equal(scaled.residual, expected.residual)
 
     def test_warning_without_convergence(self, loss, lambda1):
-        two, one = Settings(tolerance=1e-9, max_iterations=2), Settings(1e-12, max_iterations=1)
         message = r"CASO did not converge for 3 of 3: residual .*allow"
         with pytest.warns(RuntimeWarning, match=message):
-            result = caso(loss, lambda1=lambda1, margin=1e-3, settings=two)
+            result = caso(loss, lambda1=lambda1, margin=1e-3, settings=Settings(1e-9, 2))
         assert not result.converged.any()
         assert (result.iterations == 2).all()
         with pytest.warns(RuntimeWarning, match="CASO did not converge"):
-            result = caso(loss, margin=1e-3, settings=one)
+            result = caso(loss, margin=1e-3, settings=Settings(1e-12, 1))
         shifted = 2 * result.lambda2.view(3, 1, 1, 1) * result.maps - loss.product(result.maps)
         off, gradient = (shifted - loss.gradient).flatten(1), loss.gradient.flatten(1)
         torch.testing.assert_close(result.residual, off.norm(dim=1) / gradient.norm(dim=1))
@@ -232,8 +194,6 @@ class TestInterpretation:
         for factor, concave in ((1 + 1e-6, True), (1 - 1e-6, False)):
             bend = matrix - identity_times(2 * factor * half)
             assert ((torch.linalg.eigvalsh(bend)[:, -1] < 0) == concave).all()
-        with pytest.raises(ValueError, match="lambda2: expected more than half of the largest"):
-            caso(loss, lambda2=(1 - 1e-6) * half)
         assert caso(loss, lambda2=1.01 * half).converged.all()
 
 
@@ -282,7 +242,7 @@ class TestSurrogate:
 
 class TestChoice:
     @each_method
-    def test_highest_loss_among_sparse_maps(self, loss, method):
+    def test_takes_highest_loss_of_sparse_maps(self, loss, method):
         chosen = choose_lambda1(loss, method=method, factor=2.0, start=1e-6)
         assert chosen.found.all()
         peak, best = float(loss.gradient.abs().max()), chosen.interpretation
@@ -334,8 +294,8 @@ class TestChoice:
         chosen = choose_lambda1(loss, method=method, **options)
         assert solved == strengths[::-1]
         assert chosen.grid.lambda1.tolist() == [[strength] * len(peaks) for strength in strengths]
-        for grid, image in zip(chosen.grid.sparsity, chosen.grid.maps, strict=True):
-            torch.testing.assert_close(grid, (image == 0).double().mean(1))
+        zeros = chosen.grid.maps == 0
+        torch.testing.assert_close(chosen.grid.sparsity, zeros.double().mean(2))
 
     def test_halves_a_grid_without_sparse_maps(self, loss):
         peak = loss.gradient.flatten(1).abs().amax(1)
@@ -344,18 +304,16 @@ class TestChoice:
         assert len(chosen.grid.lambda1) == 1
         halvings = torch.log2(peak.max() / chosen.interpretation.lambda1)
         sparsity = chosen.interpretation.sparsity
-        assert ((sparsity >= 0.75) & (sparsity < 1)).all()
-        is_integer = (halvings - halvings.round()).abs() < 1e-9
-        assert (halvings > 0).all()
-        assert is_integer.any()
+        assert ((sparsity >= 0.75) & (sparsity < 1) & (halvings > 0)).all()
+        assert ((halvings - halvings.round()).abs() < 1e-9).any()
 
-    def test_bisects_what_halving_jumps_over(self):
+    def test_bisects_where_halving_overshoots(self):
         chosen = choose_lambda1(without_curvature(torch.linspace(0.9, 1.0, 40)[None]), method=cafo)
         assert chosen.found.all()
         assert 0.75 <= float(chosen.interpretation.sparsity) < 1
         assert 0.9 < float(chosen.interpretation.lambda1) < 1
 
-    @pytest.mark.parametrize("value", [1.0, 0.0], ids=["even", "nothing"])
+    @pytest.mark.parametrize("value", [1.0, 0.0])
     def test_no_sparse_map_exists(self, value):
         chosen = choose_lambda1(without_curvature([[value] * 4]), method=cafo)
         assert not chosen.found.any()
@@ -384,9 +342,9 @@ def test_no_side_effects(images, smooth):
 
 class TestRefused:
     def test_too_small_lambda2(self, loss):
-        lambda2 = loss.largest_eigenvalue / 2 * torch.tensor([1.5, 0.9, 1.5])
+        lambda2 = loss.largest_eigenvalue / 2 * torch.tensor([1.5, 1 - 1e-4, 1.5])
         needed = float(loss.largest_eigenvalue[1] / 2)
-        message = rf"for image 1 more than {needed:.6g}, got {float(lambda2[1]):.6g}"
+        message = rf"half of .* for image 1 more than {needed:.6g}, got {float(lambda2[1]):.6g}"
         with pytest.raises(ValueError, match=message):
             caso(loss, lambda2=lambda2)
         assert cafo(loss, lambda2=lambda2).converged.all()
@@ -406,11 +364,11 @@ class TestRefused:
     @each_method
     def test_impossible_strengths(self, loss, method):
         for lambda1, message in (
-            (torch.tensor([0.0, -1.0, 0.0]), "lambda1: expected numbers from 0 up, got -1"),
-            (math.nan, "lambda1: expected numbers from 0 up, got nan"),
-            (torch.zeros(2), r"lambda1: expected a number, or shape \(3,\) or"),
+            (torch.tensor([0.0, -1.0, 0.0]), "expected numbers from 0 up, got -1"),
+            (math.nan, "expected numbers from 0 up, got nan"),
+            (torch.zeros(2), r"expected a number, or shape \(3,\) or"),
         ):
-            with pytest.raises(ValueError, match=message):
+            with pytest.raises(ValueError, match=f"lambda1: {message}"):
                 method(loss, lambda1=lambda1)
 
     @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.small_batches import generator
 
 
 def normal(module, std=0.3):
-    """Draw all weights from a normal distribution; biases too, which must not matter."""
+    """Draw all weights, and biases, which must not matter, from a normal distribution."""
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=std)
     return module.double()
@@ -44,14 +44,14 @@ def build(name):
 
 
 def constant(model, value=0.3):
-    """Set all weights to a value, whose square is the variance that `normal` draws them with."""
+    """Set all weights to a value: its square is the variance of `normal`."""
     for parameter in model.parameters():
         nn.init.constant_(parameter, value)
     return model
 
 
 def deviations(draws, expected):
-    """Return how far the means of the draws are off, in their standard errors."""
+    """Return the errors of the means of the draws, in standard errors."""
     return (draws.mean(0) - expected).abs() / (draws.std(0) / len(draws) ** 0.5)
 
 
@@ -70,8 +70,8 @@ def test_proposition_1_on_squared_gradients(name):
 def test_draws_depend_on_seed_only():
     state, make = torch.get_rng_state(), partial(build, "convolutions")
     draw = partial(paper.squared_gradients, make, randn(1, 2, 10))
-    first, again, other = (draw(n_draws=3, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
+    first, same, other = (draw(n_draws=3, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, same)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -116,19 +116,19 @@ def test_evaluation_mode_has_no_image_curvature():
 
 def test_correlations_and_arrays():
     rows, arrays = paper.squared_gradients_and_paths(12, 2)
-    kinds = "convolutions", "convolutions with ReLU", "resnet"
-    assert rows["network"].tolist() == [kind for kind in kinds for _ in range(2)]
+    networks = "convolutions", "convolutions with ReLU", "resnet"
+    assert rows["network"].tolist() == [network for network in networks for _ in range(2)]
     assert set(rows["n"]) == {12}
-    for kind, seed, value in rows[["network", "seed", "value"]].values.tolist():
-        mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))
-        both = np.stack([mean[seed].ravel(), paths.ravel()])
-        assert value == pytest.approx(np.corrcoef(both)[0, 1], rel=1e-12)
+    for network, seed, value in rows[["network", "seed", "value"]].values.tolist():
+        mean, paths = (arrays[f"initialisation|{network}|{name}"] for name in ("mean", "paths"))
+        correlation = np.corrcoef(mean[seed].ravel(), paths.ravel())[0, 1]
+        assert value == pytest.approx(correlation, rel=1e-12)
     source = generator()
     for shape in ((2, 1, 15), (2, 1, 15), (2, 1, 32, 32)):
         x = torch.randn(shape, generator=source, dtype=torch.float64)
-    again = paper.squared_gradients(paper.small_resnet, x, n_draws=2, seed=1).mean(0)
-    assert arrays["initialisation|resnet|mean"][1].tolist() == again.tolist()
-    # In the middle no path is cut off, so each layer keeps the mean square: 1 / Z in sum.
+    expected = paper.squared_gradients(paper.small_resnet, x, n_draws=2, seed=1).mean(0)
+    assert arrays["initialisation|resnet|mean"][1].tolist() == expected.tolist()
+    # In the middle no path is cut off, so each layer keeps the mean square, in sum 1 / Z.
     paths = arrays["initialisation|convolutions|paths"][0]
     assert paths[5:10] == pytest.approx(1 / 15, rel=1e-6)
     with_relu = arrays["initialisation|convolutions with ReLU|paths"][0]

@@ -45,7 +45,7 @@ def by_numpy(squares):
 
 
 class TestLandscape:
-    def test_of_a_linear_network_is_its_weights(self):
+    def test_of_a_linear_network(self):
         weight = randn(CLASSES, *SHAPE)
         certain = linear_network(weight, [0.0, 900.0, 0.0])
         images, expected = randn(5, *SHAPE, seed=1), by_numpy(weight[1].square())
@@ -58,8 +58,8 @@ class TestLandscape:
         probs = (images.flatten(1) @ weight.flatten(1).T + bias).softmax(1)
         squares = torch.einsum("my,ychw->chw", probs, weight.square()) / 4
         for batches in ([images], images.split(3)):
-            found = expected_importance_landscape(linear_network(weight, bias), batches)
-            close(found, by_numpy(squares))
+            landscape = expected_importance_landscape(linear_network(weight, bias), batches)
+            close(landscape, by_numpy(squares))
 
     def test_samples_have_the_expectation(self):
         model = linear_network(randn(CLASSES, *SHAPE), [0.3, -0.2, 1.0])
@@ -125,7 +125,7 @@ class TestLandscape:
             (OF_BATCH, randn(2, *SHAPE), "do not influence one another, but BatchNorm2d '0'"),
         ],
     )
-    def test_refuses_what_has_no_landscape(self, landscape_of, model, images, message):
+    def test_refuses_unsuitable_arguments(self, landscape_of, model, images, message):
         with pytest.raises(ValueError, match=message):
             landscape_of(model.double().eval(), images)
 
@@ -146,7 +146,7 @@ class TestSampledClasses:
         shares = classes.bincount(minlength=4) / 200_000
         torch.testing.assert_close(shares, logits.softmax(0), rtol=0, atol=0.005)
 
-    def test_of_certain_and_of_broken_logits_are_classes(self):
+    def test_certain_and_broken_logits(self):
         logits = torch.tensor([[0.0, 900.0], [900.0, 0.0], [math.nan, 0.0], [math.inf, 0.0]])
         classes = sample_classes(logits, generator())
         assert classes[:2].tolist() == [1, 0]
@@ -154,7 +154,7 @@ class TestSampledClasses:
 
 
 class TestScaledNorm:
-    def test_is_that_of_numpy_for_each_image(self):
+    def test_agrees_with_numpy(self):
         values = randn(4, *SHAPE)
         close(scaled_norm(values), torch.stack([by_numpy(v) for v in values]))
 
@@ -172,8 +172,8 @@ class TestLaplacian:
         kernel[width // 2, width // 2] = 1 - width**2
         kernel /= np.abs(kernel).sum()
         maps = randn(2, *SHAPE)
-        wanted = [[scipy.ndimage.convolve(m, kernel, mode="nearest") for m in c] for c in maps]
-        close(laplacian(maps, kernel_width=width), torch.from_numpy(np.array(wanted)))
+        expected = scipy.ndimage.convolve(maps, kernel[None, None], mode="nearest")
+        close(laplacian(maps, kernel_width=width), torch.from_numpy(expected))
 
     @pytest.mark.parametrize("width", [2, 1, 0, -3, 4, 3.0, "3", None])
     def test_refuses_even_widths(self, width):
@@ -181,32 +181,25 @@ class TestLaplacian:
             laplacian(torch.zeros(6, 6), kernel_width=width)
 
 
-class TestCurvaturePenalty:
-    @pytest.mark.parametrize("width", [3, 5])
-    def test_is_the_variance_of_the_laplacian(self, width):
-        landscapes = randn(4, 6, 7)
-        variances = laplacian(landscapes, kernel_width=width).numpy().var((1, 2))
-        close(curvature_penalty(landscapes, kernel_width=width), torch.from_numpy(variances))
-        assert float(curvature_penalty(torch.ones(6, 7), kernel_width=width)) == 0
-
-    def test_is_its_energy(self):
-        landscapes = randn(4, 6, 7)
-        close(curvature_penalty(landscapes), laplacian(landscapes).square().mean((1, 2)))
+@pytest.mark.parametrize("width", [3, 5])
+def test_curvature_is_variance_of_laplacian(width):
+    landscapes = randn(4, 6, 7)
+    variances = laplacian(landscapes, kernel_width=width).numpy().var((1, 2))
+    close(curvature_penalty(landscapes, kernel_width=width), torch.from_numpy(variances))
+    assert float(curvature_penalty(torch.ones(6, 7), kernel_width=width)) == 0
+    close(curvature_penalty(landscapes), laplacian(landscapes).square().mean((1, 2)))  # the energy
 
 
-class TestTargetPenalty:
-    def test_is_the_mean_of_squared_differences(self):
-        target = 1 + randn(6, 7)
-        shift = torch.zeros(2, 6, 7).double()
-        shift[1, 2, 3], shift[1, 0, 0] = 2.0, -1.0
-        close(target_penalty(target + shift, target), torch.tensor([0.0, 5.0]).double() / 42)
+def test_target_penalty_is_mean_squared_difference():
+    target, shift = 1 + randn(6, 7), torch.zeros(2, 6, 7).double()
+    shift[1, 2, 3], shift[1, 0, 0] = 2.0, -1.0
+    close(target_penalty(target + shift, target), torch.tensor([0.0, 5.0]).double() / 42)
 
 
 class TestDataSmoothness:
     def test_is_the_mean_over_images(self):
         images = randn(7, *SHAPE)
-        each = [by_numpy(laplacian(image, kernel_width=5)) for image in images]
-        expected = torch.stack(each).mean(0)
+        expected = torch.stack([by_numpy(laplacian(x, kernel_width=5)) for x in images]).mean(0)
         for size in (1, 3, 7):
             close(data_smoothness(images.split(size), kernel_width=5), expected)
         assert float(expected.square().mean()) < 1
@@ -227,22 +220,19 @@ def test_total_variation_of_simple_landscapes():
     ramp, across, down = 0.5 * torch.arange(7.0).expand(6, 7), 6 * 6, 5 * 7
     expected = [0.0, 0.25 * across / (across + down), 4.0]
     checkers = 2.0 * ((torch.arange(6)[:, None] + torch.arange(7)) % 2)
-    found = total_variation(torch.stack([torch.ones(6, 7), ramp, checkers]))
-    torch.testing.assert_close(found, torch.tensor(expected))
+    values = total_variation(torch.stack([torch.ones(6, 7), ramp, checkers]))
+    torch.testing.assert_close(values, torch.tensor(expected))
 
 
-ONES, GREY = torch.ones(6, 7), torch.full((1, *SHAPE), 0.7).double()
+ONES, GREY, FLAT = torch.ones(6, 7), torch.full((1, *SHAPE), 0.7).double(), nn.Flatten().eval()
 SIZES = [randn(1, *SHAPE), randn(1, 2, 6, 6)]
-AT_LEAST = r"at least 5 x 5 positions .* got 4 x 6"
+AT_LEAST = r"at least 5 x 5 positions, .* got 4 x 6"
 REFUSED = [
     (lambda: curvature_penalty(ONES[:4, 1:], kernel_width=5), AT_LEAST),
     (lambda: target_penalty(ONES, ONES.T), r"size of the landscape, \(6, 7\), got \(7, 6\)"),
     (lambda: target_penalty(ONES, 0 * ONES), "got zeros everywhere"),
     (lambda: data_smoothness([GREY * math.nan]), "infinity or NaN for image 0"),
-    (
-        lambda: expected_importance_landscape(nn.Flatten().eval(), []),
-        "at least one batch of images",
-    ),
+    (lambda: expected_importance_landscape(FLAT, []), "at least one batch of images"),
     (lambda: data_smoothness([]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness([GREY]), "expected an image that has an edge, got none"),
     (lambda: data_smoothness(SIZES), r"of one size, got \(6, 7\) and \(6, 6\) pixels"),

@@ -1,4 +1,4 @@
-"""The library by itself: a wheel that holds `reglib` alone, where there is torch and no more."""
+"""The library alone: a wheel with `reglib` only, in an environment with torch only."""
 
 import importlib.metadata
 import os
@@ -18,9 +18,9 @@ HEADING = "Take a penalty into your own training loop"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGE = ROOT / "book" / "use_in_your_training.md"
 PARTS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-# Warnings are errors, but that of PyTorch, on import, that there is no NumPy.
+# Warnings are errors, except PyTorch's warning that there is no NumPy.
 WARNINGS = ("-W", "error", "-W", "ignore:Failed to initialize NumPy:UserWarning")
-# What a user's type checker makes of the installed package. Of torch nothing needs to be read.
+# A program for a user's type checker; it need not read torch.
 TYPED = """
 from reglib import TopGAP, fast_double_backward, input_gradient_penalty
 from reglib.top_gap import scaled_maps
@@ -29,8 +29,8 @@ reveal_type(TopGAP(k=1).k)
 reveal_type(input_gradient_penalty)
 scaled_maps("maps", 3, 4)
 """
-# Where there is only torch: each program by itself, in one process, after what may import no more.
-# There is no suite, there are no backbones by name, and `python -m reglib` says what to do.
+# Run each program where there is only torch, in one process, after `only_torch.py`. There is no
+# suite, there are no backbones by name, and `python -m reglib` prints what to do.
 PROGRAMS = """
 import runpy, sys
 for file in sys.argv[1:]:
@@ -49,7 +49,7 @@ runpy.run_module("reglib", run_name="__main__")
 
 
 def distributions(name, seen):
-    """Add the distributions that are needed for one of them, with their top-level files."""
+    """Add to `seen` the distributions that a distribution needs, with their top-level files."""
     try:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:  # another platform's, say
@@ -74,7 +74,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """Return the interpreter of an environment that has the wheel, torch, and what torch needs."""
+    """Return the interpreter of an environment with the wheel, torch, and torch's dependencies."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     interpreter = folder / "bin" / "python"
@@ -96,7 +96,7 @@ def example_of_the_readme():
 
 @pytest.fixture(scope="module")
 def printed(python, tmp_path_factory):
-    """Return what the programs print where there is torch alone, far from the checkout."""
+    """Return the output of the programs where there is torch alone, outside the checkout."""
     folder, blocks = tmp_path_factory.mktemp("programs"), FENCE.findall(PARTS[1])
     assert len(blocks) >= 4
     files = []
@@ -159,9 +159,9 @@ def test_installed_package_is_typed(python, tmp_path):
     settings.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy", "--config-file", settings, "--strict"]
     command += ["--python-executable", python, "--cache-dir", tmp_path / "cache", file]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
-    assert 'Revealed type is "int | float"' in found or "Union[int, float]" in found
-    assert "logits:" in found
-    assert 'Too many arguments for "scaled_maps"' in found
-    assert "py.typed" not in found
-    assert "explicitly export" not in found
+    output = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert 'Revealed type is "int | float"' in output or "Union[int, float]" in output
+    assert "logits:" in output
+    assert 'Too many arguments for "scaled_maps"' in output
+    assert "py.typed" not in output
+    assert "explicitly export" not in output

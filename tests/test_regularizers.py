@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import reglib
+from reglib._common import normal_noise
 from reglib.double_backward import fast_double_backward
 from reglib.landscape import curvature_penalty, data_smoothness, importance_landscape
 from reglib.regularizers import activation_l1, finite_difference_penalty, input_gradient_penalty
@@ -19,7 +22,7 @@ from suite.networks import build_network
 from suite.training import penalties
 from suite.training.penalties import PENALTIES, PenaltyInputs, TrainingContext, forward
 from tests.double_backward import randn
-from tests.small_batches import left_alone
+from tests.small_batches import generator, left_alone
 
 SHAPE, CLASSES, BATCH = (2, 12, 12), 4, 3
 LABELS = torch.tensor([3, 0, 1])
@@ -38,10 +41,10 @@ TOP_GAP = {
 
 
 class Case(NamedTuple):
-    """A penalty with settings of its own.
+    """A penalty with its settings.
 
     `signed`: it can be negative. `third_order`: it differentiates three times, which stock batch
-    normalisation in training mode cannot. `bfloat16`: it is smooth enough for that type.
+    normalisation in training mode cannot. `bfloat16`: it is smooth enough for this type.
     """
 
     name: str
@@ -49,7 +52,6 @@ class Case(NamedTuple):
     signed: bool = False
     third_order: bool = False
     bfloat16: bool = True
-    held: bool = False
 
     def __call__(self, step):
         return PENALTIES[self.name](step, **self.settings)
@@ -69,7 +71,7 @@ CASES = {name: Case(name) for name in WITHOUT_SETTINGS} | {
     "marginal_density, p = 1.2": Case("marginal_density", {"p": 1.2}),
     "input_hessian": Case("input_hessian", {}, third_order=True, bfloat16=False),
     "cure": Case("cure", {"radius": 0.5}, bfloat16=False),
-    "finite_difference": Case("finite_difference", {"step": 0.5}, bfloat16=False, held=True),
+    "finite_difference": Case("finite_difference", {"step": 0.5}, bfloat16=False),
     "score_matching": Case("score_matching", {}, signed=True, third_order=True, bfloat16=False),
     "score_matching, taylor": Case("score_matching", TAYLOR, signed=True, bfloat16=False),
     "adversarial": Case("adversarial", FGSM, signed=True, bfloat16=False),
@@ -78,7 +80,7 @@ CASES = {name: Case(name) for name in WITHOUT_SETTINGS} | {
 
 
 def settings_of(name, penalty):
-    """Return the networks that a penalty is tried on; other settings of it need one alone."""
+    """Return the networks to test a penalty on: several for its defaults, else one."""
     if penalty.name == "class_map_l1":
         return list(TOP_GAP)
     return [*SETTINGS, "Top-GAP in training mode"] if name == penalty.name else [*SETTINGS][1:2]
@@ -95,12 +97,10 @@ each_case = pytest.mark.parametrize(("penalty", "setting"), ALL_CASES.values(), 
 def network_of(setting, dtype=torch.float64):
     """Build a network in general position: with biases of zero some ReLU would be at its kink."""
     name, options, training = setting
-    network = build_network(name, SHAPE, CLASSES, options=options, seed=7).double()
-    generator = torch.Generator().manual_seed(6)
-    for parameter in network.parameters():
+    network, source = build_network(name, SHAPE, CLASSES, options=options, seed=7), generator(6)
+    for parameter in network.double().parameters():
         if parameter.ndim == 1:
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.data += 0.1 * noise
+            parameter.data += 0.1 * normal_noise(parameter, source)
     return network.to(dtype).train(training)
 
 
@@ -117,10 +117,10 @@ def images(dtype=torch.float64):
 def step_of(model, inputs):
     """Make one step; its generator has the same seed each time."""
     inputs = inputs.detach().requires_grad_()
-    generator = torch.Generator(inputs.device).manual_seed(9)
+    source = torch.Generator(inputs.device).manual_seed(9)
     settings = {"context": TrainingContext(model, lambda: [images()]), "with_activations": True}
     labels = LABELS.to(inputs.device)
-    return forward(model, inputs, labels, generator, pixel_range=(-9, 9), **settings)
+    return forward(model, inputs, labels, source, pixel_range=(-9, 9), **settings)
 
 
 def parameter_gradients(values, model):
@@ -128,7 +128,7 @@ def parameter_gradients(values, model):
     return torch.autograd.grad(values.mean(), list(model.parameters()), materialize_grads=True)
 
 
-def test_every_penalty_is_tested_here():
+def test_cases_hold_every_penalty():
     assert {case.name for case in CASES.values()} == PENALTIES.keys()
 
 
@@ -186,8 +186,8 @@ def test_penalty_is_least_for_constant_outputs(penalty, setting):
 @each_case
 def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
     """Along one direction that moves every parameter by the same length."""
-    if penalty.held:
-        return  # test_side_by_side.py compares it with a direction that is held
+    if penalty.name == "finite_difference":
+        return  # its direction is held constant: see TestFiniteDifferences
     model = network_for(penalty, setting)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -196,19 +196,19 @@ def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
     gradients = parameter_gradients(values, model)
     directions = [F.normalize(randn(*g.shape, seed=i), dim=None) for i, g in enumerate(gradients)]
     slope = finite_difference(penalty, model, directions)
-    found = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
+    product = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
     rounding = 1e-12 + 1e-9 * float(values.detach().abs().amax())
     tolerance = 1e-5 * float(torch.stack([g.norm() for g in gradients]).norm()) + rounding
-    assert found == pytest.approx(slope, rel=0, abs=tolerance)
+    assert product == pytest.approx(slope, rel=0, abs=tolerance)
 
 
 def finite_difference(penalty, model, directions, step=1e-6):
     """Differentiate the mean penalty along a direction, by central differences."""
-    kept = [parameter.detach().clone() for parameter in model.parameters()]
+    start = [parameter.detach().clone() for parameter in model.parameters()]
     values = []
     for size in (step, -step, 0.0):
         with torch.no_grad():
-            for parameter, at, direction in zip(model.parameters(), kept, directions, strict=True):
+            for parameter, at, direction in zip(model.parameters(), start, directions, strict=True):
                 parameter.copy_(at + size * direction)
         values.append(float(penalty(step_of(model, images())).mean().detach()))
     return (values[0] - values[1]) / (2 * step)
@@ -245,8 +245,8 @@ def test_penalty_in_other_layouts_and_views(penalty, setting):
     for other, layout in zip(others, (torch.channels_last, torch.contiguous_format)):
         values = penalty(step_of(other, images().contiguous(memory_format=layout)))
         torch.testing.assert_close(values, expected, rtol=1e-12, atol=0)
-        found = parameter_gradients(values, other)
-        torch.testing.assert_close(found, gradients, rtol=1e-9, atol=1e-12)
+        results = parameter_gradients(values, other)
+        torch.testing.assert_close(results, gradients, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.gpu
@@ -286,8 +286,8 @@ class TestInputGradientPenalty:
         losses = F.cross_entropy(logits, LABELS, reduction="none")
         rows = [torch.autograd.grad(loss, x, retain_graph=True)[0] for loss in losses]
         torch.testing.assert_close(values, sum(rows).square().sum((1, 2, 3)), rtol=1e-10, atol=0)
-        own = torch.stack([rows[b][b].square().sum() for b in range(BATCH)])
-        assert ((values - own).abs() > 1e-3 * own).all()
+        alone = torch.stack([rows[b][b].square().sum() for b in range(BATCH)])
+        assert ((values - alone).abs() > 1e-3 * alone).all()
 
 
 class TestFiniteDifferences:
@@ -311,17 +311,13 @@ class TestFiniteDifferences:
     def test_direction_is_constant(self, smooth):
         network, x = smooth
         self.penalty(network, x, 0.1).sum().backward()
-        found = network[0].weight.grad.clone()
+        by_penalty = network[0].weight.grad.clone()
         network.zero_grad()
         (gradient,) = torch.autograd.grad(F.cross_entropy(network(x), LABELS % 3), x)
         points = x.detach() + 0.1 * gradient / gradient.norm(dim=1, keepdim=True), x.detach()
         losses = [F.cross_entropy(network(at), LABELS % 3, reduction="none") for at in points]
         ((losses[0] - losses[1]) / 0.1).square().sum().backward()
-        torch.testing.assert_close(found, network[0].weight.grad)
-
-    def test_step_of_no_length(self, smooth):
-        with pytest.raises(ValueError, match="step: expected a positive number, got 0"):
-            self.penalty(*smooth, 0)
+        torch.testing.assert_close(by_penalty, network[0].weight.grad)
 
 
 class TestLandscapePenalties:
@@ -332,8 +328,7 @@ class TestLandscapePenalties:
         target = penalties.landscape_target(step_of(model, images()), kernel_width=5)
         model(images())  # the running statistics after a third step
         last = penalties.landscape_curvature(step_of(model, images()), kernel_width=5)
-        generator = torch.Generator().manual_seed(9)
-        landscape = importance_landscape(model.eval(), images(), generator=generator)
+        landscape = importance_landscape(model.eval(), images(), generator=generator(9))
         expected = curvature_penalty(landscape, kernel_width=5)
         torch.testing.assert_close(last, expected.expand(BATCH), rtol=1e-12, atol=0)
         if not setting[2]:
@@ -349,11 +344,11 @@ class TestLandscapePenalties:
         assert torch.equal(penalties.landscape_curvature(step), values[0])
 
     def test_take_a_batch_of_one(self):
-        model, x, generator = network_of(TRAINING), images()[:1], torch.Generator().manual_seed(3)
-        step = PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator)
+        model, x = network_of(TRAINING), images()[:1]
+        step = PenaltyInputs(model, x, LABELS[:1], torch.empty(0), generator(3))
         with left_alone(model):
             value = penalties.landscape_curvature(step)
-        expected = importance_landscape(model.eval(), x, generator=generator.manual_seed(3))
+        expected = importance_landscape(model.eval(), x, generator=generator(3))
         torch.testing.assert_close(value, curvature_penalty(expected)[None], rtol=1e-12, atol=0)
 
     def test_refuse_impossible_steps(self):
@@ -379,7 +374,7 @@ class TestLandscapePenalties:
 class TestClassMapL1:
     def test_takes_maps_of_the_forward_pass(self):
         model, passes = network_of(TOP_GAP["Top-GAP in training mode"]), []
-        model.classifier.register_forward_hook(lambda module, given, output: passes.append(output))
+        model.classifier.register_forward_hook(lambda module, inputs, maps: passes.append(maps))
         step = step_of(model, images())
         assert len(passes) == 1
         assert step.class_maps is passes[0]
@@ -428,3 +423,35 @@ def test_failed_step_leaves_no_hook():
     model = network_of(TOP_GAP["Top-GAP of the last map"])
     with left_alone(model), pytest.raises(RuntimeError):
         step_of(model, images()[:, :1])
+
+
+POSITIVE = "expected a positive number, got 0"
+REFUSED = [
+    ("input_hessian_penalty", {"n_samples": 0}, f"n_samples: {POSITIVE}"),
+    ("input_hessian_penalty", {"of": "logits"}, "of: expected loss or logit, got 'logits'"),
+    ("cure_penalty", {"radius": 0.0}, "radius: expected a positive length or .*, got 0.0"),
+    ("cure_penalty", {"radius": [0.1, 0]}, r"sequence of positive lengths, got \[0.1, 0\]"),
+    ("cure_penalty", {"radius": []}, r"sequence of positive lengths, got \[\]"),
+    ("score_matching_penalty", {"n_samples": 0}, f"n_samples: {POSITIVE}"),
+    ("score_matching_penalty", {"noise_std": 0}, f"noise_std: {POSITIVE}"),
+    ("score_matching_penalty", {"trace": "tailor"}, "trace: expected hutchinson or taylor, got"),
+    ("finite_difference_penalty", {"step": 0}, f"step: {POSITIVE}"),
+    ("adversarial_penalty", {"epsilon": 0}, f"epsilon: {POSITIVE}"),
+    ("adversarial_penalty", {"step_size": 0}, f"step_size: {POSITIVE}"),
+    ("adversarial_penalty", {"n_steps": 0}, f"n_steps: {POSITIVE}"),
+    ("adversarial_penalty", {"norm": "l_2"}, "norm: expected linf or l2, got 'l_2'"),
+    ("marginal_density_penalty", {"implementation": "stabel"}, "or efficient, got 'stabel'"),
+]
+for order in (0.5, 0.0, -1.0, math.nan):
+    no_norm = {"p": order}, f"p: expected the order of a norm, .* got {order}"
+    REFUSED += [(f"{name}_penalty", *no_norm) for name in ("marginal_density", "logit_gradient")]
+
+
+@pytest.mark.parametrize(("name", "settings", "message"), REFUSED)
+def test_settings_out_of_range_are_refused(name, settings, message):
+    model, x, function = network_of(PLAIN), images().requires_grad_(), getattr(reglib, name)
+    arguments = {"model": model, "logits": model(x), "labels": LABELS, "inputs": x} | FGSM
+    arguments |= {"generator": generator()} | settings
+    names = inspect.signature(function).parameters.keys()
+    with pytest.raises(ValueError, match=message):
+        function(**{name: arguments[name] for name in names & arguments.keys()})

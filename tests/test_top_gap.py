@@ -1,4 +1,4 @@
-"""Pooling against torch.topk, the network against Table 1 and unmodified networks."""
+"""Pooling against torch.topk, and the network against Table 1 and unmodified networks."""
 
 import copy
 import io
@@ -44,7 +44,7 @@ def count(network):
     return sum(p.numel() for p in network.parameters())
 
 
-def test_k_as_number_and_as_share():
+def test_k_as_number_and_as_fraction():
     maps = randn(3, 4, 5, 6)
     for k in (1, 1e-9):
         assert torch.equal(top_gap(maps, k=k), F.adaptive_max_pool2d(maps, 1)[:, :, 0, 0])
@@ -67,8 +67,8 @@ def test_transforms_and_bfloat16_agree_with_topk():
 def test_k_may_be_a_numpy_number(kind):
     k, same = (kind(3), 3) if issubclass(kind, np.integer) else (kind(1) / 2, 0.5)
     maps, layer = randn(2, 3, 5, 6), TopGAP(k)
-    for found in (top_gap(maps, k=k), top_gap_and_l1(maps, k=k).logits, layer(maps)):
-        assert torch.equal(found, top_gap(maps, k=same))
+    for logits in (top_gap(maps, k=k), top_gap_and_l1(maps, k=k).logits, layer(maps)):
+        assert torch.equal(logits, top_gap(maps, k=same))
     assert (type(layer.k), layer.k) == (type(same), same)
 
 
@@ -76,16 +76,17 @@ NO_K = [0, -3, 0.0, -0.5, 1.5, float("nan"), True, "4", np.int64(0), np.float32(
 
 
 @pytest.mark.parametrize("k", NO_K)
-def test_k_out_of_range_is_refused_at_once(k):
+def test_k_out_of_range_is_refused(k):
     with pytest.raises(ValueError, match=r"k: expected a number of locations.*got "):
         TopGAP(k)
 
 
-def test_unsuitable_maps_are_refused():
+@pytest.mark.parametrize("pool", [top_gap, top_gap_and_l1])
+def test_unsuitable_maps_are_refused(pool):
     with pytest.raises(ValueError, match=r"an integer from 1 to 16, the locations .*got 17"):
-        TopGAP(17)(torch.zeros(1, 1, 4, 4))
+        pool(torch.zeros(1, 1, 4, 4), k=17)
     with pytest.raises(ValueError, match=r"expected class maps \(B, classes, h, w\), got shape"):
-        TopGAP(1)(torch.zeros(1, 10))
+        pool(torch.zeros(1, 10), k=1)
 
 
 # Table 1. No arrangement of 3 or 4 maps and 3 x 3 convolutions has the 8.03M of the paper for
@@ -108,13 +109,13 @@ def test_parameter_counts_of_table_1(make, name, classes, unmodified, top_gap):
 @pytest.mark.parametrize("name", ["resnet18", "densenet121", "efficientnet_b0", "convnext_tiny"])
 def test_feature_maps_of_timm_and_torchvision(name):
     with torch.device("meta"):
-        found = feature_maps(timm.create_model(name)).maps
+        maps = feature_maps(timm.create_model(name)).maps
         listed = timm.create_model(name, features_only=True).feature_info
         if name in ("resnet18", "efficientnet_b0"):
             other = feature_maps(models.get_model(name, weights=None)).maps
-            assert [m[1:] for m in found] == [m[1:] for m in other]
-    assert [m.channels for m in found] == listed.channels()
-    assert [224 // m.size[0] for m in found] == listed.reduction()
+            assert [m[1:] for m in maps] == [m[1:] for m in other]
+    assert [m.channels for m in maps] == listed.channels()
+    assert [224 // m.size[0] for m in maps] == listed.reduction()
 
 
 def test_block_with_late_stride_stays_whole():
@@ -126,7 +127,7 @@ def test_block_with_late_stride_stays_whole():
     assert [m.name for m in feature_maps(blocks, image_size=16).maps] == ["0", "1", "2"]
 
 
-def test_class_map_sizes_are_the_papers():
+def test_sizes_of_class_maps():
     network = TopGAPNet("resnet18", 3, k=256, width=2).eval()
     with torch.no_grad():
         assert network.class_maps(torch.zeros(1, 3, 224, 224)).shape == (1, 3, 56, 56)
@@ -134,7 +135,7 @@ def test_class_map_sizes_are_the_papers():
 
 
 @pytest.mark.parametrize("make", [models.resnet18, partial(timm.create_model, "efficientnet_b0")])
-def test_without_its_parts_network_is_unmodified(make):
+def test_without_pyramid_network_is_unmodified(make):
     unmodified = make(num_classes=4).eval()
     network = TopGAPNet(unmodified, 4, k=1.0, fpn=False).eval()
     assert count(network) == count(unmodified)
@@ -172,7 +173,7 @@ def test_backbone_parts_follow_its_mode():
     assert torch.equal(network.eval()(x), network(x))
 
 
-def test_the_backbone_is_copied():
+def test_backbone_is_copied():
     backbone = ResNet(2, 16, 10, width=4, blocks=(1, 1)).eval()
     with left_alone(backbone), torch.random.fork_rng():
         network = TopGAPNet(backbone, 5, k=3, width=8, image_size=16)
@@ -191,10 +192,15 @@ SMALL = ResNet(2, 16, 10, width=4, blocks=(1, 1, 1))
 ONE_SIZE = r"on an image of 224 x 224.*VisionTransformer has maps of \[\(14, 14\)\] only"
 
 REFUSED = {
-    "name": ("resnet_18", {}, r"backbone: expected the name .*'resnet_18'; near it: .*resnet18"),
+    "name": (
+        "resnet_18",
+        {},
+        r"backbone: expected the name .*'resnet_18'; similar names: .*resnet18",
+    ),
     "one size": (VIT, {}, ONE_SIZE),
     "no convolution": (DENSE, {}, r"got Sequential, which holds no nn\.Conv2d"),
     "size": (LENET, {"image_size": 9}, r"cannot be run on an image of shape \(1, 9, 9\)"),
+    "fixed size": (VIT, {"image_size": 96}, r"shape \(3, 96, 96\) .*; give the image_size that"),
     "branching": (BRANCHING, {"image_size": 16}, r"that torch\.fx can trace, got Net"),
     "maps": (SMALL, {"image_size": 16, "n_maps": 4}, r"n_maps: expected 1 to 3, .*16 x 16.*got 4"),
 }
@@ -206,24 +212,18 @@ def test_unsuitable_backbones_are_refused(backbone, options, message):
         TopGAPNet(backbone, 3, k=1, **options)
 
 
-def test_backbone_with_fixed_size_is_refused():
-    for build in (feature_maps, partial(TopGAPNet, num_classes=3, k=1)):
-        with pytest.raises(ValueError, match=r"shape \(3, 96, 96\) .*; give the image_size that"):
-            build(timm.create_model(VIT), image_size=96)
-
-
 @pytest.mark.parametrize("k", [1.0, 3])
 def test_map_without_pyramid_is_grad_cam(k):
     """Definition 3.4 of the paper, by automatic differentiation, whatever k is."""
-    torch.manual_seed(0)  # with others no location may have a negative sum
+    torch.manual_seed(0)  # with other seeds no location may have a negative sum
     network, x, classes = small(k=k, fpn=False), images(), torch.tensor([4, 1])
     features = network.backbone(x)[0].detach().requires_grad_()
     chosen = network.pool(network.classifier(features))[torch.arange(2), classes].sum()
     (gradient,) = torch.autograd.grad(chosen, features)
     signed = (gradient.mean((2, 3), keepdim=True) * features).sum(1).detach()
-    found = network.class_activation_maps(x, classes).detach()
-    torch.testing.assert_close(found, scaled_maps(signed.relu(), (16, 16)))
-    assert not torch.allclose(found, scaled_maps(signed, (16, 16)))
+    maps = network.class_activation_maps(x, classes).detach()
+    torch.testing.assert_close(maps, scaled_maps(signed.relu(), (16, 16)))
+    assert not torch.allclose(maps, scaled_maps(signed, (16, 16)))
 
 
 def test_class_activation_maps_are_scaled_maps():
@@ -285,7 +285,7 @@ print(type(holder).__name__, holder.training)
 """
 
 
-class TestSavedWhole:
+class TestSavedNetwork:
     @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
     @pytest.mark.parametrize("options", [{"k": 7}, {"fpn": False}], ids=str)
     def test_gives_the_same(self, hold, options):
@@ -303,12 +303,10 @@ class TestSavedWhole:
     def test_trains_on(self):
         network = small().train()
         loaded = pickle.loads(pickle.dumps(network))
-        gradients = []
         for model in (network, loaded, copy.deepcopy(loaded)):
             model(images()).square().sum().backward()
-            gradients.append([p.grad for p in model.parameters()])
-        for found in gradients[1:]:
-            assert all(torch.equal(a, b) for a, b in zip(gradients[0], found, strict=True))
+            pairs = zip(model.parameters(), network.parameters(), strict=True)
+            assert all(torch.equal(p.grad, q.grad) for p, q in pairs)
 
     def test_loads_in_another_process(self, tmp_path):
         holder, file = evaluation_mode(small()), tmp_path / "network.pt"

@@ -1,4 +1,4 @@
-"""What PyTorch has without a public name still does what this library needs of it."""
+"""The private names of PyTorch that this library uses still do what it needs."""
 
 import re
 
@@ -16,9 +16,9 @@ PRIVATE = re.compile(r"torch\._(?!assert\b)|\b_(current_level|BatchNorm|forward_
 
 
 class Recorded(torch.autograd.Function):
-    """y = a + b, which notes in its backward pass which of the two asked for it."""
+    """y = a + b, which records in its backward pass which of the two will run."""
 
-    notes: list[list[bool]] = []
+    records: list[list[bool]] = []
 
     @staticmethod
     def forward(ctx, a, b):
@@ -26,32 +26,32 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        Recorded.notes.append([private.will_run(node) for node, _ in ctx.next_functions])
+        Recorded.records.append([private.will_run(node) for node, _ in ctx.next_functions])
         return gradient, gradient
 
 
-def test_will_run_knows_what_is_differentiated():
+def test_will_run_knows_the_needed_nodes():
     leaves = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    for wanted in (0, 1):
-        torch.autograd.grad(Recorded.apply(*[leaf * 2 for leaf in leaves]).sum(), leaves[wanted])
-        assert Recorded.notes.pop() == [wanted == 0, wanted == 1]
+    for index in (0, 1):
+        torch.autograd.grad(Recorded.apply(*[leaf * 2 for leaf in leaves]).sum(), leaves[index])
+        assert Recorded.records.pop() == [index == 0, index == 1]
     torch.autograd.grad(Recorded.apply(leaves[0], torch.ones(2)).sum(), leaves[0])
-    assert Recorded.notes.pop()[0]
+    assert Recorded.records.pop()[0]
 
 
-def noting(asked, function):
-    """Return a function that notes what is answered during each of its calls, and its notes."""
-    notes = []
+def record_calls(predicate, function):
+    """Return a function that records the value of a predicate in each call, and the records."""
+    records = []
 
-    def noted(x):
-        notes.append(asked())
+    def recorded(x):
+        records.append(predicate())
         return function(x)
 
-    return noted, notes
+    return recorded, records
 
 
 def test_checkpointing_hooks_saved_tensors():
-    function, hooked = noting(private.saved_tensors_are_hooked, torch.square)
+    function, hooked = record_calls(private.saved_tensors_are_hooked, torch.square)
     assert not private.saved_tensors_are_hooked()
     checkpoint(function, torch.ones(2, requires_grad=True), use_reentrant=False)
     assert hooked == [True]
@@ -59,14 +59,14 @@ def test_checkpointing_hooks_saved_tensors():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
 def test_traces_are_seen():
-    function, traced = noting(private.is_traced, torch.neg)
+    function, traced = record_calls(private.is_traced, torch.neg)
     function(torch.ones(1))
     torch.jit.trace(function, torch.ones(1), check_trace=False)
     assert traced == [False, True]
 
 
 def test_transforms_are_seen():
-    function, transformed = noting(private.is_transformed, torch.sum)
+    function, transformed = record_calls(private.is_transformed, torch.sum)
     function(torch.ones(2))
     torch.func.grad(function)(torch.ones(2))
     torch.func.vmap(function)(torch.ones(2, 2))
@@ -107,7 +107,7 @@ def test_module_and_global_hooks_are_seen(kind):
     assert not private.is_hooked(module)
 
 
-def test_operators_are_there():
+def test_operators_exist():
     names = re.findall(r"\baten\.(\w+)", "".join(path.read_text() for path in MODULES))
     assert len(set(names)) > 10
     assert not [name for name in names if not hasattr(private.aten, name)]

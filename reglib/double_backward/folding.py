@@ -45,8 +45,8 @@ class Folding(NamedTuple):
         nonlinear: reason by name of what is not known to be piecewise linear in the input:
             modules, functions and methods outside of the `PIECEWISE_LINEAR_*` lists; products of
             values that vary with the input, weights of layers included; batch statistics; modules
-            with hooks. If it is empty, a logit's input gradient is differentiated in 4F, not 6F: it
-            depends on the weights, but not on the activations.
+            with hooks or with a `forward` of their own. If it is empty, a logit's input gradient is
+            differentiated in 4F, not 6F: it depends on the weights, but not on the activations.
     """
 
     folded: dict[str, str]
@@ -96,8 +96,7 @@ def folded_copy(model: nn.Module) -> Any:
     folded = folding_of(model).folded
     model = copy_network(unwrap(model)).eval().requires_grad_(False)
     modules: dict[str, Any] = dict(model.named_modules())
-    hooked = any(map(is_hooked, modules.values()))
-    for norm_name, conv_name in folded.items() if not hooked else ():
+    for norm_name, conv_name in folded.items():
         n, conv = modules[norm_name], modules[conv_name]
         s, t = scale_and_shift(n.weight, n.bias, n.running_mean, n.running_var, n.eps)
         weights = _fold(s, t, conv.weight, conv.bias)
@@ -209,12 +208,16 @@ def folding_of(model: nn.Module) -> Folding:
     conv_calls = _calls(graph, modules, (nn.Conv2d, F.conv2d, "weight bias"))
     folded: dict[str, str] = {}
     kept = dict.fromkeys(norms, "it is not called as a module of torch.nn")
+    altered = [n for n, m in modules.items() if is_hooked(m) or "forward" in vars(m)]
+    changed = {n: f"{n or 'model'} has a hook or its own forward" for n in altered}
     for node, name in norm_calls.items():
         conv, kept[name] = _convolution_before(node, conv_calls, modules)
         if modules[name].running_mean is None:
             kept[name] = "it has no running statistics"
         elif list(norm_calls.values()).count(name) > 1:
             kept[name] = "it is called more than once"
+        elif changed:
+            kept[name] = next(iter(changed.values()))
         if not kept[name]:
             folded[name] = conv
             del kept[name]
@@ -222,8 +225,7 @@ def folding_of(model: nn.Module) -> Folding:
     for node in graph.nodes:
         if node.op == "placeholder" or varying & {*node.all_input_nodes}:
             varying.add(node)
-    reasons = {str(node): _why_nonlinear(node, modules, varying) for node in graph.nodes}
-    reasons |= {n: f"{n or 'model'} has a hook" for n, m in modules.items() if is_hooked(m)}
+    reasons = {str(node): _why_nonlinear(node, modules, varying) for node in graph.nodes} | changed
     return Folding(folded, kept, {name: why for name, why in reasons.items() if why})
 
 

@@ -1,9 +1,10 @@
-r"""The Hessian of the cross-entropy by the input, never formed.
+r"""The Hessian of the cross-entropy with respect to the input, never formed.
 
 .. math:: H = \nabla_x^2 H(y, \hat y) = W (\mathrm{diag}(p) - p p^T) W^T
 
-of one image's own loss, in nats, where the network is piecewise linear. There it does not depend on
-the label: the gradient :math:`W (p - y)` does, but only by a constant.
+is the Hessian of one image's own loss, in nats, where the network is piecewise linear. It does not
+depend on the label: the label changes the gradient :math:`W (p - y)` only by a locally constant
+term.
 
 >>> import torch
 >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2, bias=False)).eval()

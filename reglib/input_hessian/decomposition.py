@@ -1,11 +1,11 @@
-r"""All eigenvalues of the Hessian of a piecewise linear network, exactly."""
+r"""Exact eigenvalues and eigenvectors of the Hessian of a piecewise linear network."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reglib._checks import check_finite, check_images, check_positive
+from reglib._checks import check_finite, check_images, check_positive, expected
 from reglib.autodiff import Linearisation
 from reglib.input_hessian.lanczos import eigh
 from reglib.input_hessian.products import linearisation_of
@@ -17,7 +17,7 @@ class Decomposition(NamedTuple):
     Args:
         values: all eigenvalues that can differ from zero, largest first, (B, c), in double
             precision.
-        vectors: the leading ones, of norm 1; zero where the eigenvalue is, (B, n, C, H, W).
+        vectors: leading eigenvectors of norm 1, (B, n, C, H, W); zero where the eigenvalue is zero.
     """
 
     values: Tensor
@@ -40,27 +40,29 @@ def decomposition(
     .. math:: B^T B = F^T (W^T W) F = V \Sigma^2 V^T
        \quad \Rightarrow \quad H = (B V \Sigma^{-1}) \, \Sigma^2 \, (B V \Sigma^{-1})^T
 
-    F takes the place of the paper's Cholesky factor: it is known without computing, also where
-    probabilities vanish. The rows of the Gram matrix :math:`W^T W` come from vector-Jacobian
-    products, a chunk of classes at a time.
+    F replaces the paper's Cholesky factor: its closed form holds even where probabilities vanish.
+    The rows of the Gram matrix :math:`W^T W` come from vector-Jacobian products, a chunk of classes
+    at a time.
 
     Args:
-        model: piecewise linear network in evaluation mode; for others this is the Gauss-Newton
-            part of the Hessian.
-        images: (B, C, H, W); one is taken after the other.
-        n_vectors: leading eigenvectors to compute, 0 to c; None for all.
-        chunk: classes at a time; the graph of as many copies of an image is held. None takes 4 on a
-            CPU, where a few are the fastest, and elsewhere 32, as the authors' program does.
+        model: piecewise linear network in evaluation mode; for other networks the result is the
+            Gauss-Newton part of the Hessian.
+        images: (B, C, H, W), processed one by one.
+        n_vectors: number of leading eigenvectors, 0 to c; None computes all.
+        chunk: classes at a time; the graph holds as many copies of an image. None takes 4 on a CPU,
+            where few are the fastest, and 32 elsewhere, like the authors' program.
         keep_jacobian: hold W (c x d values; 600 MB for 1,000 classes and 3 x 224 x 224 in single
             precision) and multiply it by itself. Otherwise each chunk of W is multiplied by W
-            through Jacobian-vector products and forgotten, which takes up to twice as long.
+            through Jacobian-vector products and dropped, which takes up to twice as long.
 
     Returns:
-        Exact up to rounding, an eigenvalue to about the rounding of the logits' gradients times the
-        largest one. Eigenvectors lose as much more as their eigenvalue is smaller.
+        The decomposition, exact up to rounding. The error of an eigenvalue is about the relative
+        rounding error of the logits' gradients times the largest eigenvalue. The relative error of
+        an eigenvector is larger the smaller its eigenvalue.
 
     Raises:
-        ValueError: as `closed_form_hessian`; `n_vectors` or `chunk` is out of its range.
+        ValueError: as `closed_form_hessian`; `n_vectors` or `chunk` is out of range; an eigenvalue
+            is infinite or NaN.
 
     Source: appendix C of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
     approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
@@ -75,7 +77,7 @@ def decomposition(
         classes = at.outputs.shape[1]
         n = classes if n_vectors is None else n_vectors
         if not 0 <= n <= classes:
-            raise ValueError(f"n_vectors: expected 0 to {classes} (classes), got {n}")
+            raise expected("n_vectors", f"0 to {classes} (classes)", n)
         results.append(_decompose(at, image, n, keep_jacobian))
     values, vectors = (torch.stack(parts) for parts in zip(*results, strict=True))
     check_finite("eigenvalues", values)
@@ -107,7 +109,7 @@ def _factor_adjoint(p: Tensor, root: Tensor, columns: Tensor) -> Tensor:
 
 
 def _gram_by_products(at: Linearisation, identity: Tensor) -> Tensor:
-    """Return W^T W, (c, c), of a W that is never whole."""
+    """Return W^T W, (c, c), without forming W."""
     chunk = len(at.outputs)
     parts = [at.push(at.pull(_pad_rows(u, chunk)))[: len(u)] for u in identity.split(chunk)]
     return torch.cat(parts)
@@ -117,8 +119,8 @@ def _pull_all(at: Linearisation, image: Tensor, u: Tensor) -> Tensor:
     """Multiply the rows of u (n, c) by W, a chunk at a time, (n, C, H, W)."""
     chunk = len(at.outputs)
     rows = image.new_empty(len(u), *image.shape[1:])
-    for part, row in zip(u.split(chunk), rows.split(chunk), strict=True):
-        row[:] = at.pull(_pad_rows(part, chunk))[: len(part)]
+    for weights, products in zip(u.split(chunk), rows.split(chunk), strict=True):
+        products[:] = at.pull(_pad_rows(weights, chunk))[: len(weights)]
     return rows
 
 

@@ -1,4 +1,4 @@
-r"""Leading eigenpairs of many symmetric matrices at once, each known by its products."""
+r"""Leading eigenpairs of a batch of symmetric matrices, given by their products with vectors."""
 
 from functools import partial
 from typing import NamedTuple
@@ -17,11 +17,11 @@ class Eigenpairs(NamedTuple):
 
     Args:
         values: (B, k), in double precision.
-        vectors: of norm 1 and orthogonal to one another, (B, k, C, H, W).
-        residual: :math:`\|H v - \theta v\|_2` over the largest absolute value of the eigenvalues
-            seen, (B, k). Some eigenvalue is at most so far away from :math:`\theta`, relatively;
-            one that stands apart is much closer, by the square of the residual over the gap.
-        products: Hessian-vector products until an image was done, (B,).
+        vectors: orthonormal eigenvectors, (B, k, C, H, W).
+        residual: :math:`\|H v - \theta v\|_2` over the largest absolute Ritz value, (B, k). Some
+            eigenvalue is at most this relative distance from :math:`\theta`. A well-separated
+            eigenvalue is much closer: at most the squared residual over the gap.
+        products: number of Hessian-vector products until an image converged, (B,).
         converged: whether all k residuals are within the tolerance, (B,); never where a product is
             infinite or NaN.
     """
@@ -43,15 +43,18 @@ def hessian_eigenpairs(
 ) -> Eigenpairs:
     """Compute the leading eigenpairs of the Hessian of each image by Lanczos.
 
-    It starts from random combinations of the logits' gradients, weighted as the Hessian weights
-    them, the same for each image: so the result for an image does not depend on the batch.
+    The start is a random combination of the logits' gradients, weighted as in the Hessian. The
+    random numbers are the same for each image, so its result does not depend on the batch.
 
     Args:
         hessian: from `closed_form_hessian`, `true_hessian` or `input_hessian`.
         k: number of eigenpairs.
-        tolerance: of the residual.
-        max_products: upper bound of Hessian-vector products.
-        seed: of the start, drawn on the CPU.
+        tolerance: largest residual that counts as converged, see `Eigenpairs`.
+        max_products: largest number of Hessian-vector products.
+        seed: seed of the start, which is drawn on the CPU.
+
+    Returns:
+        The eigenpairs of each image, converged or not.
 
     Raises:
         ValueError: as `leading_eigenpairs`.
@@ -63,7 +66,7 @@ def hessian_eigenpairs(
 
 
 def random_start(hessian: InputHessian, *, seed: int = 0) -> Tensor:
-    r"""Return :math:`W A u` with a random u that is the same for each image, (B, C, H, W)."""
+    r"""Return :math:`W A u` for one random u, the same for each image, (B, C, H, W)."""
     probs = hessian.logits.double().softmax(1)
     generator = torch.Generator().manual_seed(seed)
     random = torch.randn(probs.shape[1], generator=generator, dtype=torch.float64)
@@ -85,25 +88,30 @@ def leading_eigenpairs(
     .. math:: H Q_m = Q_m T_m + \beta_m q_{m+1} e_m^T, \quad T_m s = \theta s, \quad v = Q_m s,
        \quad \|H v - \theta v\|_2 = \beta_m |s_m|
 
-    with all vectors orthogonalised twice against those before. Where a matrix maps the vectors so
-    far into themselves and k are not yet found, a random one goes on, so a matrix of low rank gives
-    zeros. As always with Lanczos, a multiple eigenvalue may be found once. An image that has
+    Each vector is orthogonalised twice against all earlier ones. Where the Krylov space is
+    exhausted before k pairs are found, a random vector continues it, so a matrix of low rank gives
+    zeros. As always with Lanczos, a multiple eigenvalue may be found only once. An image that has
     converged keeps its result.
 
     Args:
-        product: from (B, ...) to (B, ...), one symmetric matrix for each row.
-        start: (B, ...); should have a share of what is sought. A row of zeros is replaced.
+        product: from (B, ...) to (B, ...), multiplies each row by its own symmetric matrix.
+        start: (B, ...), with a component along the leading eigenvectors. A row of zeros is replaced
+            by a random vector.
         k: number of eigenpairs, at most the size of a matrix.
-        tolerance: of the residual, see `Eigenpairs`. In single precision not below about 1e-6.
-        max_products: upper bound of products, at least k.
-        seed: of the random vectors, drawn on the CPU.
+        tolerance: largest residual that counts as converged, see `Eigenpairs`; in single precision
+            not below about 1e-6.
+        max_products: largest number of products, at least k.
+        seed: seed of the random vectors, which are drawn on the CPU.
+
+    Returns:
+        The eigenpairs of each row, converged or not.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: `k`, `tolerance` or `max_products` is out of range.
     """
     shape, size = start.shape, start.shape[1:].numel()
     if not 1 <= k <= size:
-        raise ValueError(f"k: expected 1 to {size} eigenpairs, the size of the matrix, got {k}")
+        raise expected("k", f"1 to {size} eigenpairs, the size of the matrix", k)
     check_positive(tolerance=tolerance)
     if max_products < k:
         what = f"at least k = {k} products, one for each eigenpair"
@@ -134,7 +142,7 @@ def leading_eigenpairs(
 
 
 def _empty_results(n: int, steps: int, k: int, device: torch.device) -> Eigenpairs:
-    """Return results to be written in place, with coefficients of the basis (B, steps, k)."""
+    """Return results to fill in place, with coefficients of the basis as vectors, (B, steps, k)."""
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
     values, coefficients, residual = zeros(n, k), zeros(n, steps, k), zeros(n, k)
     return Eigenpairs(values, coefficients, residual, zeros(n).long(), zeros(n).bool())
@@ -143,21 +151,21 @@ def _empty_results(n: int, steps: int, k: int, device: torch.device) -> Eigenpai
 def _record(
     pairs: Eigenpairs, theta: Tensor, s: Tensor, beta: Tensor, scale: Tensor, tolerance: float
 ) -> None:
-    """Write the present pairs of the images that have not converged before."""
+    """Record the current pairs of the images that have not converged yet."""
     k, m = pairs.values.shape[1], theta.shape[1]
     theta, s = theta.flip(1)[:, :k], s.flip(2)[:, :, :k]
     residual = beta[:, None] * s[:, -1].abs()
     residual = torch.where(residual == 0, 0 * scale[:, None], residual / scale[:, None])
-    open_ = ~pairs.converged
-    pairs.values[open_] = theta[open_]
-    pairs.vectors[open_, :m] = s[open_]
-    pairs.residual[open_] = residual[open_]
-    pairs.products[open_] = m
-    pairs.converged[open_] = (residual <= tolerance).all(1)[open_]
+    pending = ~pairs.converged
+    pairs.values[pending] = theta[pending]
+    pairs.vectors[pending, :m] = s[pending]
+    pairs.residual[pending] = residual[pending]
+    pairs.products[pending] = m
+    pairs.converged[pending] = (residual <= tolerance).all(1)[pending]
 
 
 def eigh(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Decompose symmetric matrices (B, m, m) by their lower halves; NaN where one is not finite."""
+    """Decompose symmetric matrices (B, m, m) by their lower triangles; non-finite ones give NaN."""
     broken = ~matrices.isfinite().flatten(1).all(1)
     theta, s = torch.linalg.eigh(torch.where(broken[:, None, None], 0, matrices))
     nan = torch.where(broken, torch.nan, 0.0)[:, None]
@@ -165,7 +173,7 @@ def eigh(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _orthogonalise(w: Tensor, basis: list[Tensor]) -> Tensor:
-    """Take away from w (B, d) its shares of the basis, twice."""
+    """Subtract from w (B, d) its projections on the basis, twice."""
     for _ in range(2):
         for q in basis:
             w = w - (q * w).sum(1, keepdim=True) * q
@@ -177,7 +185,8 @@ def _normalise(
 ) -> tuple[Tensor, Tensor]:
     """Scale w to norm 1; where w is tiny, draw a vector orthogonal to the basis.
 
-    The second result is whether w was large enough, (B,).
+    Returns:
+        The vectors, (B, d), and whether each w was large enough, (B,).
     """
     is_large = row_norms(w) > tiny
     if not is_large.all():

@@ -1,4 +1,4 @@
-r"""Products by the Hessian of the cross-entropy by the input, which is never formed."""
+r"""Products with the Hessian of the cross-entropy with respect to the input."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from reglib.double_backward import fast_double_backward, folding_of
 
 
 class InputHessian(NamedTuple):
-    r"""The loss of each image of a batch around it, to second order.
+    r"""The derivatives of the cross-entropy of each image of a batch, to second order.
 
     Args:
         logits: (B, c).
-        product: from vectors :math:`v` (B, C, H, W) to :math:`H v`, for each image its own.
-        pull: from (B, c) to :math:`W u`, (B, C, H, W).
+        product: from vectors :math:`v` (B, C, H, W) to :math:`H v`, with the Hessian of each image.
+        pull: from vectors :math:`u` (B, c) to :math:`W u`, (B, C, H, W).
     """
 
     logits: Tensor
@@ -26,35 +26,39 @@ class InputHessian(NamedTuple):
     def gradient(self, labels: Tensor) -> Tensor:
         r"""Compute the input gradient of the cross-entropy, :math:`g = W (p - y)`.
 
-        Exact for every network. Softmax and difference are in double precision: in single precision
-        little is left of :math:`1 - p` where the network is confident.
+        Exact for every network. Softmax and difference are in double precision: single precision
+        would lose most digits of :math:`1 - p` where the network is confident.
 
         Args:
-            labels: (B,).
+            labels: class indices, (B,).
 
         Returns:
-            (B, C, H, W).
+            The gradients, (B, C, H, W).
 
         Raises:
-            ValueError: labels are no class indices.
+            ValueError: `labels` are no class indices.
         """
         return self.pull(logit_weights(self.logits, labels))
 
 
 def closed_form_hessian(model: nn.Module, images: Tensor) -> InputHessian:
-    r"""Make the product by the closed-form Hessian of the cross-entropy.
+    r"""Return products with the closed-form Hessian of the cross-entropy.
 
     .. math:: H = W A W^T, \qquad A = \mathrm{diag}(p) - p p^T, \qquad W^T = \nabla_x f(x)
 
-    The Hessian by the input of the cross-entropy of each image (not of the mean over the batch),
-    exact where the network is piecewise linear. There it does not depend on the label. For other
-    networks it is the Gauss-Newton part; see `input_hessian`. A product costs a Jacobian-vector and
-    a vector-Jacobian product, both through the graph of one evaluation, by the exact fast
-    functions of `reglib.double_backward`.
+    This is the Hessian of each image's own cross-entropy, not of the mean over the batch. For a
+    piecewise linear network it is exact and does not depend on the label. For other networks it is
+    the Gauss-Newton part; see `input_hessian`. A product costs one Jacobian-vector and one
+    vector-Jacobian product through the graph of a single forward pass, by the functions of
+    `reglib.double_backward`.
 
     Args:
         model: network in evaluation mode, from images to logits (B, c).
-        images: (B, C, H, W), in the units and the layout that the network is fast with.
+        images: (B, C, H, W), in the units of the network, and in the memory layout in which it is
+            fastest.
+
+    Returns:
+        Logits and products; they hold the memory of the graph.
 
     Raises:
         ValueError: the network is in training mode or has active dropout; images or logits are not
@@ -73,18 +77,21 @@ def closed_form_hessian(model: nn.Module, images: Tensor) -> InputHessian:
 
 
 def true_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> InputHessian:
-    """Make the product by the Hessian of the cross-entropy by differentiating twice.
+    """Return products with the Hessian of the cross-entropy, by differentiating twice.
 
-    Exact for every network that can be differentiated twice. Where the network is not piecewise
-    linear it depends on the labels and can have negative eigenvalues.
+    Exact for every network that can be differentiated twice. If the network is not piecewise
+    linear, the Hessian depends on the labels and can have negative eigenvalues.
 
     Args:
         model: network in evaluation mode, from images to logits (B, c).
         images: (B, C, H, W).
         labels: class indices, (B,).
 
+    Returns:
+        Logits and products; they hold the memory of the graphs.
+
     Raises:
-        ValueError: as `closed_form_hessian`; labels are no class indices.
+        ValueError: as `closed_form_hessian`; `labels` are no class indices.
     """
     at = linearisation_of(model, images)
     check_labels(labels, at.outputs)
@@ -98,22 +105,25 @@ def true_hessian(model: nn.Module, images: Tensor, labels: Tensor) -> InputHessi
 def input_hessian(
     model: nn.Module, images: Tensor, labels: Tensor, *, closed_form: bool | None = None
 ) -> InputHessian:
-    """Make the product by the Hessian, in closed form for a network that is piecewise linear.
+    """Return products with the Hessian, in closed form if the network is piecewise linear.
 
-    A network counts as piecewise linear if `nonlinear` of `folding_of` is empty. A network with
-    hooks, or one that cannot be traced, counts as nonlinear.
+    A network counts as piecewise linear if `nonlinear` of `folding_of` is empty. A network that
+    cannot be traced counts as nonlinear, as does one with hooks or with a module whose `forward`
+    was replaced.
 
     Args:
         model: network in evaluation mode.
         images: (B, C, H, W).
         labels: class indices, (B,).
-        closed_form: whether to take `closed_form_hessian` or `true_hessian`. None traces the
-            network to find out, which takes about a second for a large one.
+        closed_form: take `closed_form_hessian` if true, `true_hessian` if false. None traces the
+            network to decide, which takes about a second for a large network.
+
+    Returns:
+        Logits and products; they hold the memory of the graphs.
 
     Raises:
         ValueError: as `true_hessian`.
     """
-    check_network(model)
     if closed_form is None:
         closed_form = not folding_of(model).nonlinear
     if closed_form:
@@ -122,7 +132,7 @@ def input_hessian(
 
 
 def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:
-    """Evaluate a network, and check network, images and logits.
+    """Linearise a network at a batch of images, with checks of network, images and logits.
 
     Raises:
         ValueError: as `closed_form_hessian`.
@@ -140,10 +150,10 @@ def linearisation_of(model: nn.Module, images: Tensor) -> Linearisation:
 
 
 def logit_weights(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the gradient of the cross-entropy by the logits, p - y, (B, c).
+    """Compute the gradient of the cross-entropy with respect to the logits, p - y, (B, c).
 
     Raises:
-        ValueError: labels are no class indices.
+        ValueError: `labels` are no class indices.
     """
     check_labels(labels, logits)
     others = logits.double().softmax(1).scatter(1, labels[:, None], 0)  # 1 - p would cancel
@@ -151,17 +161,18 @@ def logit_weights(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def times_covariance(probs: Tensor, u: Tensor) -> Tensor:
-    r"""Multiply by the covariance of the one-hot label.
+    r"""Multiply by the covariance matrix of the one-hot label.
 
     .. math:: A u = p \odot (u - \langle p, u \rangle), \qquad A = \mathrm{diag}(p) - p p^T
 
     Args:
-        probs: (B, c), in double precision, in which it is computed.
+        probs: (B, c), in double precision, the precision of the computation.
         u: (B, c).
 
     Returns:
-        (B, c), of the type of `u`.
+        The products, (B, c), in the type of `u`.
     """
-    wide = u.to(probs.dtype)  # less its value for the likeliest class: small ones would cancel
+    wide = u.to(probs.dtype)
+    # Subtract the entry of the likeliest class, so that small entries do not cancel.
     wide = wide - wide.take_along_dim(probs.argmax(1, keepdim=True), 1)
     return (probs * (wide - (probs * wide).sum(1, keepdim=True))).to(u.dtype)

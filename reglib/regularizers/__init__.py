@@ -1,6 +1,6 @@
-"""Penalties: functions of tensors, some of the network too; one value for each sample.
+"""Penalties: functions of tensors, and of the network where needed; one value for each sample.
 
-The caller takes the mean, multiplies it with a strength and adds it to the loss.
+The caller takes the mean, multiplies it by a strength and adds it to the loss.
 """
 
 from reglib.regularizers.activations import activation_l1

@@ -14,18 +14,18 @@ def activation_l1(activations: Sequence[Tensor], *, layers: str = "last") -> Ten
 
     .. math:: r_b = \sum_l \frac{1}{n_l} \left\| X^{(l)}_b \right\|_1
 
-    over the activation layers :math:`l` with :math:`n_l` values each. The source gives no factor;
-    with it the penalty does not depend on the size of a layer.
+    is the sum over the activation layers :math:`l`, which have :math:`n_l` values each. The source
+    has no factor :math:`1 / n_l`; with it the penalty does not depend on the size of a layer.
 
     Args:
-        activations: outputs of the activation layers, (B, ...) each, in their order.
-        layers: "last", for the last of them alone, or "all".
+        activations: outputs of the activation layers, (B, ...) each, first layer first.
+        layers: "last" takes the last layer only, "all" takes all layers.
 
     Returns:
-        One value for each sample, (B,), in float32 or the type of the activations if it is wider.
+        One value for each sample, (B,), in float32 or in the type of the activations if wider.
 
     Raises:
-        ValueError: unknown layers, or no activations.
+        ValueError: `layers` is neither "last" nor "all", or there are no activations.
 
     Source: appendix F of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
     robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.

@@ -1,10 +1,10 @@
-"""Penalties on the input gradient of the loss, of a logit, or of a density that logits imply."""
+"""Penalties on the input gradient of the loss, of a logit, or of the log marginal density."""
 
 import torch
 from torch import Generator, Tensor, nn
 
 from reglib import _checks
-from reglib._common import cross_entropy, forward_again, unit_length
+from reglib._common import cross_entropy, forward_again, label_logits, unit_length
 from reglib.autodiff import input_gradient
 
 
@@ -13,10 +13,10 @@ def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Te
 
     .. math:: r_b = \left\| \nabla_{x_b} \sum_{b'} H(y_{b'}, \hat y_{b'}) \right\|_2^2
 
-    The gradient is that of the *summed* cross-entropy. With samples that do not influence one
-    another it is the gradient of each sample's own loss, whatever the batch size; under batch
-    normalisation in training mode it also holds what a sample does to the loss of the others.
-    Zero if and only if the loss does not change, to first order, with the input.
+    The gradient is the gradient of the *summed* cross-entropy. If samples do not influence one
+    another, it is the gradient of each sample's own loss, for any batch size. Under batch
+    normalisation in training mode it includes the effect of a sample on the losses of the others.
+    It is zero if and only if the loss does not change, to first order, with the input.
 
     Args:
         logits: output of the network for `inputs`, (B, classes).
@@ -27,7 +27,7 @@ def input_gradient_penalty(logits: Tensor, labels: Tensor, inputs: Tensor) -> Te
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: a label outside of the range, or `inputs` does not require a gradient.
+        ValueError: a label is no class index, or `inputs` does not require a gradient.
 
     Source: equation 1 of De Moor, Gevaert, Peck and Saeys, "On the effect of gradient
     regularisation on interpretability" (2025) :cite:p:`demoor2025` (section 3.1), after Drucker and
@@ -57,8 +57,8 @@ def marginal_density_penalty(
     .. math:: r_b = \bigl\| \nabla_{x_b} \textstyle\sum_{b'} \log Z(x_{b'}) \bigr\|_p, \qquad
        Z(x) = \sum_{i=1}^C e^{f_i(x)}
 
-    The log marginal density is :math:`\log Z`, the logsumexp of the logits, up to a constant. Its
-    gradient is taken as
+    Up to a constant, the log marginal density is :math:`\log Z`, the logsumexp of the logits. Its
+    gradient is computed as
 
     .. math::
        \text{naive:} \quad & \textstyle \nabla_x \sum_i e^{f_i} \big/ \sum_i e^{f_i}
@@ -67,13 +67,13 @@ def marginal_density_penalty(
        \text{efficient:} \quad & \nabla_x \bigl( f_i - \log (e^{f_i} / Z) \bigr)
        && \text{(equation 6)}
 
-    with a random class :math:`i` for each sample. The three are one quantity: differentiation is
-    linear, so that equation 6 is no approximation of equation 5, and
+    with a random class :math:`i` for each sample. All three are the same quantity: differentiation
+    is linear, so equation 6 is not an approximation of equation 5, and
     :math:`f_i - \log (e^{f_i} / Z) = \log Z` for any class. They differ in time and in rounding.
 
-    Under batch normalisation in training mode, which couples the samples, the gradient of the
-    *summed* log density is meant, as the stable and the efficient one have it. The naive one
-    is then another quantity, in which each sample weighs by its own :math:`Z`.
+    Batch normalisation in training mode couples the samples. Then "stable" and "efficient" give the
+    gradient of the *summed* log density. "naive" gives another quantity, in which each sample is
+    weighted by its own :math:`Z`.
 
     Args:
         logits: output of the network for `inputs`, (B, classes).
@@ -86,9 +86,8 @@ def marginal_density_penalty(
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: `p` below 1; logits of one class; `inputs` does not require a gradient; in the
-            naive form, exponentials out of the range of the type.
-        ValueError: unknown implementation.
+        ValueError: `p` is below 1; `implementation` is unknown; there is one class only; `inputs`
+            does not require a gradient; for "naive", exponentials over- or underflow.
 
     Source: equations 4 to 6 of Yang, Akhtar, Shah and Mian, "Regulating model reliance on
     non-robust features by smoothing input marginal density" (2024) :cite:p:`yang2024`.
@@ -125,9 +124,10 @@ def logit_gradient_penalty(
 
     .. math:: r_b = \bigl\| \nabla_{x_b} \textstyle\sum_{b'} f_{y_{b'}}(x_{b'}) \bigr\|_p
 
-    Read as a density, the logit is the log joint (and log conditional) one of image and label.
-    `input_gradient_penalty` has the *squared* norm of the gradient of the *loss*, which vanishes
-    where the network is sure; this one does not.
+    In the density view, the logit is the log joint density of image and label, and the log
+    conditional density of the image, up to constants. `input_gradient_penalty` is the *squared*
+    norm of the gradient of the *loss*, which vanishes where the network is confident; this norm
+    does not.
 
     Args:
         logits: output of the network for `inputs`, (B, classes).
@@ -139,7 +139,7 @@ def logit_gradient_penalty(
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: a label outside of the range; `p` below 1; `inputs` does not require a gradient.
+        ValueError: a label is no class index; `p` is below 1; `inputs` does not require a gradient.
 
     Source: section 6 and equation 8 of Yang, Akhtar, Shah and Mian, "Regulating model reliance on
     non-robust features by smoothing input marginal density" (2024) :cite:p:`yang2024`, who take it
@@ -148,9 +148,7 @@ def logit_gradient_penalty(
     adversarial robustness and interpretability of deep neural networks by regularizing their input
     gradients" (2018) :cite:p:`ross2018`.
     """
-    _checks.check_labels(labels, logits)
-    logit = logits.gather(1, labels[:, None])
-    return p_norms(input_gradient(logit, inputs, create_graph=True), p)
+    return p_norms(input_gradient(label_logits(logits, labels), inputs, create_graph=True), p)
 
 
 def finite_difference_penalty(
@@ -162,13 +160,13 @@ def finite_difference_penalty(
        d_b = \frac{\nabla_x l(x_b)}{\| \nabla_x l(x_b) \|_2}
 
     The direction :math:`d` is held constant when the penalty is differentiated, so that no second
-    derivative is needed. It tends to `input_gradient_penalty` for small `h`; that it is taken at a
-    distance makes it look at the curvature along the gradient too.
+    derivative is needed. The penalty tends to `input_gradient_penalty` for small `h`. Its finite
+    step makes it depend on the curvature along the gradient too.
 
     Args:
-        model: the network; it is called once more, and its running statistics stay as they are.
-            Dropout that acts draws another mask then, which the difference measures too: leave it
-            in evaluation mode.
+        model: the network; it is called once more, and its running statistics do not change.
+            Active dropout would draw another mask, which the difference would measure too: keep
+            dropout in evaluation mode.
         logits: output of the network for `inputs`, (B, classes).
         labels: class indices, (B,).
         inputs: images, (B, ...), that required a gradient before the forward pass.
@@ -178,8 +176,8 @@ def finite_difference_penalty(
         One value for each sample, (B,), that can be differentiated by the parameters.
 
     Raises:
-        ValueError: `step` is not positive, a label outside of the range, or `inputs` does not
-            require a gradient.
+        ValueError: `step` is not positive; a label is no class index; `inputs` does not require a
+            gradient.
 
     Source: section 3 of Finlay and Oberman, "Scaleable input gradient regularization for
     adversarial robustness" (2021) :cite:p:`finlay2021`.
@@ -199,10 +197,10 @@ def finite_difference_penalty(
 
 
 def p_norms(values: Tensor, p: float) -> Tensor:
-    """Return the p-norm of each sample, (B,); its gradient is zero where the norm is.
+    """Return the p-norm of each sample, (B,); its gradient is zero where the norm is zero.
 
     Raises:
-        ValueError: `p` is below 1, where it is no norm.
+        ValueError: `p` is below 1, which gives no norm.
     """
     if not p >= 1:
         raise ValueError(f"p: expected the order of a norm, a number from 1 up, got {p}")
@@ -210,7 +208,7 @@ def p_norms(values: Tensor, p: float) -> Tensor:
 
 
 def _check_exponentials(logits: Tensor, partition: Tensor) -> None:
-    """Raise a ValueError if sums of exponentials leave no room for their gradients."""
+    """Raise a ValueError if gradients of the sums of exponentials would over- or underflow."""
     # Gradients are products of these sums with weights: a margin on both sides keeps them exact.
     info = torch.finfo(partition.dtype)
     safe = (partition > info.tiny / info.eps) & (partition < info.max * info.eps)

@@ -1,4 +1,4 @@
-"""Training for the worst group: Group DRO, and weights that make groups equally frequent."""
+"""Training for the worst group: Group DRO, and weights that balance the groups."""
 
 from typing import NamedTuple
 
@@ -9,35 +9,35 @@ from reglib._checks import check_indices, check_positive, expected
 
 
 class GroupDRO(NamedTuple):
-    """The loss to minimise, and the group weights (groups,) for the next step."""
+    """The loss to minimise, a scalar, and the group weights for the next step, (groups,)."""
 
     loss: Tensor
     weights: Tensor
 
 
 def group_dro(losses: Tensor, groups: Tensor, weights: Tensor, *, step_size: float) -> GroupDRO:
-    r"""Weigh the losses of groups by weights that grow with them (Group DRO).
+    r"""Weight the losses of groups by weights that grow with these losses (Group DRO).
 
     .. math:: q_g \leftarrow \frac{q_g \, e^{\eta \bar l_g}}{\sum_{g'} q_{g'} e^{\eta \bar l_{g'}}},
        \qquad \text{loss} = \sum_g q_g \, \bar l_g
 
-    with :math:`\bar l_g` the mean loss of the samples of group `g` in the batch, zero for a group
-    that has none there.
+    where :math:`\bar l_g` is the mean loss of the samples of group `g` in the batch, or zero if the
+    batch has none.
 
     Args:
-        losses: of each sample, (B,).
+        losses: loss of each sample, (B,).
         groups: group of each sample, (B,), integers below the number of groups.
-        weights: :math:`q` of the last step, (groups,); begin with equal ones that sum to 1.
+        weights: :math:`q` of the last step, (groups,); start with equal weights that sum to 1.
         step_size: :math:`\eta`.
 
     Returns:
         The loss, a scalar that can be differentiated, and the new weights, without a graph.
 
     Raises:
-        ValueError: a sample without a group, or a `step_size` that is not positive.
+        ValueError: a sample has no group, or `step_size` is not positive.
 
     Source: algorithm 1 of Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural
-    networks for group shifts" (2020) :cite:p:`sagawa2020`, whose program takes 0.01 for
+    networks for group shifts" (2020) :cite:p:`sagawa2020`, whose program uses 0.01 for
     :math:`\eta`.
 
     >>> losses, groups = torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 0, 1])
@@ -58,15 +58,18 @@ def balancing_weights(groups: Tensor, n_groups: int) -> Tensor:
 
     .. math:: w_b = \frac{N}{G \, N_{g_b}}, \qquad \textstyle \sum_b w_b = N
 
-    As probabilities of drawing samples (with replacement) they make batches in which the groups are
-    equally frequent; as factors of losses they do so in expectation.
+    As probabilities of drawing samples (with replacement) they make all groups equally frequent in
+    a batch, on average. As factors of losses they give all groups the same total weight.
 
     Args:
         groups: group of each sample, (N,), integers below `n_groups`.
         n_groups: number of groups, `G`.
 
+    Returns:
+        The weights, (N,).
+
     Raises:
-        ValueError: a sample without a group, or a group without samples.
+        ValueError: a sample has no group, or a group has no samples.
 
     >>> balancing_weights(torch.tensor([0, 0, 0, 1]), 2)
     tensor([0.6667, 0.6667, 0.6667, 2.0000])
@@ -76,7 +79,7 @@ def balancing_weights(groups: Tensor, n_groups: int) -> Tensor:
 
 
 def count_groups(groups: Tensor, n_samples: int, n_groups: int) -> Tensor:
-    """Return the number of samples of each group, or raise a ValueError where it has none."""
+    """Count the samples of each group; raise a ValueError if a group has none."""
     check_indices("groups", groups, n_samples, n_groups)
     counts = groups.bincount(minlength=n_groups)
     empty = (counts == 0).nonzero()[:, 0].tolist()

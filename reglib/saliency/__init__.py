@@ -1,4 +1,4 @@
-"""CAFO and CASO: saliency maps of a loss to second order: see `reglib.saliency.high_order`."""
+"""CAFO and CASO: saliency maps from first- and second-order expansions of the loss."""
 
 from reglib.saliency.high_order import Interpretation, cafo, caso
 from reglib.saliency.proximal import Settings

@@ -1,4 +1,4 @@
-r"""CAFO and CASO: what change of an image, sparse or not, raises the loss the most?
+r"""CAFO and CASO: the change of an image, sparse or not, that raises the loss most.
 
 >>> from reglib.saliency.surrogate import surrogate_loss
 >>> _ = torch.manual_seed(0)
@@ -27,21 +27,21 @@ Strength = Tensor | float
 
 
 class Interpretation(NamedTuple):
-    r"""Maps of CAFO or CASO, with what they are the maximum of, and how nearly.
+    r"""Maps of CAFO or CASO, with the objective and the accuracy of the maximum.
 
-    All but the maps have one value for each image, (B,).
+    Each field but the maps has one value for each image, (B,).
 
     Args:
         maps: the change :math:`\Delta` of each image, signed, (B, C, H, W).
         lambda1: strength of the L1 norm.
         lambda2: strength of the squared L2 norm.
-        objective: the value that was maximised.
-        loss_change: what the surrogate says that the loss changes by; CAFO's has no curvature.
+        objective: value of the objective at the map, in nats.
+        loss_change: change of the loss according to the surrogate, in nats; CAFO's is linear.
         residual: norm of the smallest subgradient, over the norm of the gradient.
-        iterations: of the solver; zero where the solution is known.
-        converged: whether the residual is within the tolerance. CAFO is exact where it is finite.
-        sparsity: share of the values of the map that are exactly zero; 1 is an empty map. NaN where
-            the change of the loss is not finite, so that no range of sparsity has it.
+        iterations: number of iterations of the solver; zero for a closed form.
+        converged: whether the residual is within the tolerance; for CAFO, whether it is finite.
+        sparsity: share of values of the map that are exactly zero; an empty map has 1. NaN where
+            the change of the loss is not finite, so that it is in no range of sparsity.
     """
 
     maps: Tensor
@@ -67,19 +67,19 @@ def cafo(
     .. math:: \max_\Delta \; g^T \Delta - \lambda_1 \|\Delta\|_1 - \lambda_2 \|\Delta\|_2^2
        \quad \text{at} \quad \Delta = \frac{S_{\lambda_1}(g)}{2 \lambda_2}
 
-    with soft-thresholding S. All zero where :math:`\lambda_1 \ge \|g\|_\infty`.
+    with soft-thresholding S. The map is zero where :math:`\lambda_1 \ge \|g\|_\infty`.
 
     Args:
         loss: from `surrogate_loss`, or from `smooth_surrogate_loss` for smooth CAFO.
-        lambda1: one for all images, or (B,), or (K, B).
-        lambda2: the same. None takes that of CASO, L / 2 + `margin`, to compare like with like.
+        lambda1: one strength for all images, or (B,), or (K, B).
+        lambda2: as `lambda1`. None takes L / 2 + `margin` as in CASO, to make the two comparable.
         margin: in the units of the Hessian, nats over squared units of the images.
 
     Returns:
-        Maps and what is known about them; with `lambda1` of shape (K, B), all of shape (K, B, ...).
+        Maps, objective and convergence; with `lambda1` of shape (K, B), fields are (K, B, ...).
 
     Raises:
-        ValueError: `lambda1` is negative, or `lambda2` is not positive.
+        ValueError: `lambda1` is negative, `lambda2` is not positive, or one has another shape.
 
     Source: definition 2 (equation 3) of Singla, Wallace, Feng and Feizi, "Understanding impacts of
     high-order loss approximations and features in deep learning interpretation" (2019)
@@ -104,26 +104,26 @@ def caso(
     .. math:: \max_\Delta \; g^T \Delta + \tfrac12 \Delta^T H \Delta
        - \lambda_1 \|\Delta\|_1 - \lambda_2 \|\Delta\|_2^2
 
-    Without L1 norm (:math:`\lambda_1 = 0` for all) the maximum is
-    :math:`\Delta = (2 \lambda_2 I - H)^{-1} g`, by conjugate gradients; else it is found by FISTA.
-    Each image has its own :math:`\lambda_1`, :math:`\lambda_2`, step and end.
+    Without L1 norm (:math:`\lambda_1 = 0` for all images) the maximum is
+    :math:`\Delta = (2 \lambda_2 I - H)^{-1} g`, solved by conjugate gradients; otherwise FISTA is
+    used. Each image has its own :math:`\lambda_1`, :math:`\lambda_2`, step size and stopping time.
 
     Args:
         loss: from `surrogate_loss`, or from `smooth_surrogate_loss` for smooth CASO.
-        lambda1: one for all images, or (B,), or (K, B).
-        lambda2: the same. None takes L / 2 + `margin`, which makes the objective concave.
+        lambda1: one strength for all images, or (B,), or (K, B).
+        lambda2: as `lambda1`. None takes L / 2 + `margin`, which makes the objective concave.
         margin: above 0, in the units of the Hessian, nats over squared units of the images. The
-            paper's 10 is for pixels in [0, 1]: a network that takes them normalised by a standard
-            deviation s has a Hessian of s² times theirs, and needs a margin of 10 s².
+            paper's 10 is for pixels in [0, 1]. For pixels divided by a standard deviation s the
+            Hessian is s² times as large, and the margin must be 10 s².
         settings: tolerance, iterations and step.
 
     Returns:
-        Maps and what is known about them; with `lambda1` of shape (K, B), all of shape (K, B, ...).
+        Maps, objective and convergence; with `lambda1` of shape (K, B), fields are (K, B, ...).
 
     Raises:
-        ValueError: `lambda1` is negative, or `lambda2` is at most L / 2, where the objective is
-            not concave; the message has the least that works.
-        ValueError: there is an L1 norm, and `settings.shrink` is not between 0 and 1.
+        ValueError: `lambda1` is negative or has another shape; `lambda2` is at most L / 2, where
+            the objective is not concave (the message has the bound); `margin` is not positive;
+            with an L1 norm, `settings.shrink` is not between 0 and 1.
 
     Warns:
         RuntimeWarning: an image did not converge.
@@ -142,7 +142,7 @@ def caso(
 def _problem(
     loss: SurrogateLoss, lambda1: Strength, lambda2: Strength | None, margin: float, product: Map
 ) -> tuple[proximal.Problem, torch.Size]:
-    """Return the objective, a row for each lambda1 and image, and their shape, (B,) or (K, B)."""
+    """Return the objective of each pair of lambda1 and image, and their shape, (B,) or (K, B)."""
     images = loss.gradient.shape
     n = images[0]
     if lambda2 is None:
@@ -157,33 +157,32 @@ def _problem(
     strengths = list(torch.broadcast_tensors(*strengths, loss.gradient.new_zeros(n))[:2])
     if not (strengths[0] >= 0).all():
         raise ValueError(f"lambda1: expected numbers from 0 up, got {strengths[0].min():g}")
-    lead = strengths[0].shape[:-1]
 
-    def blocks(v: Tensor) -> Tensor:
-        """Multiply the rows for each lambda1, leaving out where all are zero."""
-        parts = [product(p.view(images)).flatten(1) if p.any() else p for p in v.split(n)]
-        return torch.cat(parts)
+    def multiply(v: Tensor) -> Tensor:
+        """Multiply the rows of each lambda1; skip a lambda1 whose rows are all zero."""
+        rows = [product(u.view(images)).flatten(1) if u.any() else u for u in v.split(n)]
+        return torch.cat(rows)
 
-    gradient = loss.gradient.flatten(1).expand(*lead, -1, -1).reshape(strengths[0].numel(), -1)
     columns = [strength.reshape(-1, 1) for strength in strengths]
-    return proximal.Problem(gradient, blocks, *columns), strengths[0].shape
+    gradient = loss.gradient.flatten(1).repeat(len(columns[0]) // n, 1)
+    return proximal.Problem(gradient, multiply, *columns), strengths[0].shape
 
 
 def _check_concave(lambda2: Tensor, largest: Tensor, margin: float | None) -> None:
-    """Refuse a lambda2 that is too small, or the margin that it is made of if it was not given."""
+    """Raise a ValueError if lambda2 or, where it was computed from one, the margin is too small."""
     if margin is not None and not margin > 0:
         raise ValueError(
-            "margin: expected a number above 0, as the objective is concave where lambda2 is above "
-            f"half of the largest eigenvalue of the Hessian ({float(largest.max()) / 2:.6g} here) "
-            f"and lambda2 is that plus the margin, got {margin:g}"
+            "margin: expected a number above 0, since lambda2 is half of the largest eigenvalue of "
+            f"the Hessian ({float(largest.max()) / 2:.6g} here) plus the margin, and the objective "
+            f"is concave above that half, got {margin:g}"
         )
     needed = (largest / 2).repeat(len(lambda2) // len(largest)).to(lambda2)
     wrong = (lambda2[:, 0] <= needed).nonzero()[:, 0].tolist()
     if wrong:
         first = wrong[0]
         raise ValueError(
-            f"lambda2: expected more than half of the largest eigenvalue of the Hessian, where the "
-            f"objective is concave: for image {first % len(largest)} more than "
+            f"lambda2: expected more than half of the largest eigenvalue of the Hessian, so that "
+            f"the objective is concave: for image {first % len(largest)} more than "
             f"{needed[first]:.6g}, got {lambda2[first, 0]:.6g}; lambda2=None takes "
             f"{needed[first] + MARGIN:.6g}"
         )
@@ -195,7 +194,7 @@ def _interpretation(
     point = solution.point
     change = ((problem.gradient + solution.hessian_point / 2) * point).sum(1)
     objective = problem.value(point, solution.hessian_point)
-    asked = problem.lambda1[:, 0], problem.lambda2[:, 0], objective, change
     sparsity = (point == 0).to(point.dtype).mean(1) + 0 * change
-    values = *asked, solution.residual, solution.iterations, solution.converged, sparsity
+    strengths = problem.lambda1[:, 0], problem.lambda2[:, 0]
+    values = *strengths, objective, change, *solution[2:], sparsity
     return Interpretation(point.view(*lead, *images[1:]), *(value.view(lead) for value in values))

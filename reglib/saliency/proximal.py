@@ -1,4 +1,4 @@
-r"""Maximising a quadratic with an L1 penalty, for many images at once."""
+r"""Solvers that maximise a quadratic with an L1 penalty, for a batch of images."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from reglib.autodiff import Map
 
 
 class Settings(NamedTuple):
-    """How a maximum is sought.
+    """Settings of the solvers.
 
     Args:
-        tolerance: of the residual, see `Solution`.
-        max_iterations: upper bound.
-        step: first step of FISTA. None takes 1 / (2 lambda2), which no positive semi-definite
-            Hessian makes too long. The paper starts at 0.1, and makes 10 iterations.
-        shrink: factor of the step in backtracking, above 0 and below 1.
+        tolerance: largest residual that counts as converged, see `Solution`.
+        max_iterations: largest number of iterations.
+        step: first step size of FISTA. None takes 1 / (2 lambda2), which is short enough for every
+            positive semi-definite Hessian. The paper takes 0.1, and 10 iterations.
+        shrink: factor of the step size in backtracking, above 0 and below 1.
     """
 
     tolerance: float = 1e-4
@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
     Args:
         gradient: g, (B, d).
-        product: from (B, d) to H times each row. Rows of zeros need not be computed.
+        product: from (B, d) to H times each row, (B, d). It may skip rows of zeros.
         lambda1: (B, 1).
         lambda2: (B, 1), above half of the largest eigenvalue.
     """
@@ -46,11 +46,11 @@ class Problem(NamedTuple):
     lambda2: Tensor
 
     def slope(self, point: Tensor, hessian_point: Tensor) -> Tensor:
-        """Return the gradient of the smooth part of -phi; `hessian_point` is H times the point."""
+        """Return the gradient of the smooth part of -phi, from a point and H times it, (B, d)."""
         return 2 * self.lambda2 * point - self.gradient - hessian_point
 
     def residual(self, point: Tensor, hessian_point: Tensor) -> Tensor:
-        """Return the norm of the smallest subgradient, relative to that of g, (B,)."""
+        """Return the norm of the smallest subgradient, relative to the norm of g, (B,)."""
         slope = self.slope(point, hessian_point)
         at_zero = soft_threshold(slope, self.lambda1)
         subgradient = torch.where(point != 0, slope + self.lambda1 * point.sign(), at_zero)
@@ -68,11 +68,11 @@ class Solution(NamedTuple):
 
     Args:
         point: (B, d).
-        hessian_point: H times it, (B, d).
-        residual: norm of the smallest subgradient there, over the norm of g, (B,). The distance to
+        hessian_point: H times the point, (B, d).
+        residual: r, the norm of the smallest subgradient over the norm of g, (B,). The distance to
             the maximum is at most :math:`\|g\|_2 \, r / (2 \lambda_2 - L)`.
-        iterations: (B,).
-        converged: whether the residual is within the tolerance, (B,); never infinity or NaN.
+        iterations: number of iterations, (B,).
+        converged: whether the residual is within the tolerance, (B,); false for infinity and NaN.
     """
 
     point: Tensor
@@ -94,7 +94,7 @@ def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
 def maximise(problem: Problem, settings: Settings) -> Solution:
     """Maximise by conjugate gradients, or by FISTA if a row has an L1 penalty.
 
-    Each row is scaled by a power of two, which is exact, so that no square over- or underflows.
+    Each row is scaled by a power of two, without rounding, so that no square over- or underflows.
 
     Raises:
         ValueError: as `fista`.
@@ -114,9 +114,9 @@ def fista(problem: Problem, settings: Settings) -> Solution:
        - t (2 \lambda_2 y_k - g - H y_k) \bigr), \qquad
        y_{k+1} = \Delta_{k+1} + \tfrac{\theta_k - 1}{\theta_{k+1}} (\Delta_{k+1} - \Delta_k)
 
-    from :math:`\Delta_0 = 0`. The step of an image shrinks as long as the quadratic bound that it
-    stands for does not hold; its momentum starts anew where it points uphill. An image that has
-    converged keeps its point. One product for each iteration and each shrinking.
+    from :math:`\Delta_0 = 0`. The step of an image shrinks until the quadratic bound of its step
+    size holds. Its momentum restarts where it points uphill. An image that has converged keeps its
+    point. Each iteration and each shrinking costs one product.
 
     Raises:
         ValueError: `settings.shrink` is not between 0 and 1, so that backtracking would not end.
@@ -124,8 +124,8 @@ def fista(problem: Problem, settings: Settings) -> Solution:
     Source: section 4 of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order loss
     approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`; Beck
     and Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse problems"
-    (2009) :cite:p:`beck2009`; the restart, without which convergence on a strongly convex function
-    is slow, of O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes" (2015)
+    (2009) :cite:p:`beck2009`; for the restart, without which strongly convex problems converge
+    slowly, O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes" (2015)
     :cite:p:`odonoghue2015`.
     """
     if not 0 < settings.shrink < 1:
@@ -160,7 +160,7 @@ def fista(problem: Problem, settings: Settings) -> Solution:
 def _step(
     problem: Problem, y: Tensor, hessian_y: Tensor, step: Tensor, active: Tensor, shrink: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take a proximal step of the active images; shrink steps that are too long."""
+    """Take a proximal step for the active images; shrink steps that are too long."""
     slope = problem.slope(y, hessian_y)
     noise = torch.finfo(y.dtype).eps ** 0.5
     too_long = active
@@ -168,8 +168,8 @@ def _step(
     while too_long.any():
         trial = soft_threshold(y - step * slope, step * problem.lambda1)
         new = torch.where(too_long[:, None], trial, new)
-        tried = problem.product(torch.where(too_long[:, None], new, 0))
-        hessian_new = torch.where(too_long[:, None], tried, hessian_new)
+        products = problem.product(torch.where(too_long[:, None], new, 0))
+        hessian_new = torch.where(too_long[:, None], products, hessian_new)
         change = new - y
         length = change.square().sum(1)
         curvature = (change * (2 * problem.lambda2 * change - (hessian_new - hessian_y))).sum(1)
@@ -182,7 +182,7 @@ def _step(
 def conjugate_gradients(problem: Problem, settings: Settings) -> Solution:
     r"""Maximise without L1 penalty by solving :math:`(2 \lambda_2 I - H) \Delta = g`.
 
-    An image that has converged keeps its point. The residual is computed anew at the end.
+    An image that has converged keeps its point. The final residual is computed from the definition.
 
     Source: the equation is the closed form in theorem 5 of Singla, Wallace, Feng and Feizi,
     "Understanding impacts of high-order loss approximations and features in deep learning
@@ -213,7 +213,7 @@ def conjugate_gradients(problem: Problem, settings: Settings) -> Solution:
 
 
 def solve_first_order(problem: Problem) -> Solution:
-    r"""Maximise without the term of the Hessian, in closed form.
+    r"""Maximise without the Hessian term, in closed form.
 
     .. math:: \Delta = \frac{S_{\lambda_1}(g)}{2 \lambda_2}
     """

@@ -1,4 +1,4 @@
-"""Choosing the strength of the L1 norm by the sparsity of the map, without supervision."""
+"""Choose the strength of the L1 norm by the sparsity of the map, without supervision."""
 
 import math
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from reglib.saliency.surrogate import SurrogateLoss
 
 
 class Choice(NamedTuple):
-    """The interpretation of each image whose sparsity is in a range.
+    """The chosen interpretation of each image, with a sparsity in a given range.
 
     Args:
-        interpretation: the chosen one; its `lambda1` is the choice.
-        found: whether its sparsity is in the range, (B,). Where it is not, no strength that was
-            tried has such a map, and the chosen one is empty.
-        grid: the interpretations of the first round, (K, B, ...), from the weakest strength that
-            was solved; `grid.lambda1[:, 0]` are the strengths.
+        interpretation: the chosen interpretation; its `lambda1` is the chosen strength.
+        found: whether its sparsity is in the range, (B,). If not, no strength that was tried gave
+            a map in the range, and the chosen map is empty.
+        grid: the interpretations of the first round, (K, B, ...), weakest solved strength first;
+            `grid.lambda1[:, 0]` are the strengths.
     """
 
     interpretation: Interpretation
@@ -41,27 +41,30 @@ def choose_lambda1(
 ) -> Choice:
     r"""Choose for each image the strength of the L1 norm by the sparsity of the map.
 
-    Strengths grow by `factor` from `start` until the map is empty, which CAFO's is from
+    Strengths grow by `factor` from `start` until the map is empty; CAFO's is empty from
     :math:`\lambda_1 = \|g\|_\infty` on. They are solved from the strongest down, until all maps
-    have fewer zeros than the range asks for: a weaker norm leaves CAFO no more, and CASO hardly
-    ever. Of the maps with a sparsity in the range, the one with the highest loss is taken, by the
-    second-order expansion. If there is none, the first strength with an empty map is halved, and so
-    on; where that jumps over the range, the geometric mean of the nearest strengths on both sides
-    takes its place.
+    are too dense for the range: a weaker norm never gives CAFO more zeros, and hardly ever CASO.
+    Among the maps in the range, the one with the largest `loss_change` is chosen.
+
+    If no map is in the range, the weakest strength with an empty map is halved repeatedly. Where
+    halving jumps over the range, the next strength is the geometric mean of the nearest strengths
+    on both sides.
 
     Args:
         loss: from `surrogate_loss` or `smooth_surrogate_loss`.
         method: `caso` or `cafo`.
-        start: smallest strength. 1e-5 and the range of sparsity are recovered from the authors'
-            text and program.
-        factor: above 1.
-        sparsity: from (inclusive) and below which the share of exact zeros among the values of a
-            map has to be.
-        max_rounds: of halving.
-        **options: handed on to `method`.
+        start: smallest strength. The default and the default `sparsity` come from the authors' text
+            and program.
+        factor: ratio of consecutive strengths, above 1.
+        sparsity: low (inclusive) and high (exclusive) bound of the share of exact zeros of a map.
+        max_rounds: largest number of halvings.
+        **options: further arguments of `method`.
+
+    Returns:
+        The choice for each image, and the grid of the first round.
 
     Raises:
-        ValueError: `start`, `factor` or `sparsity` is out of its range; as `method`.
+        ValueError: `start`, `factor` or `sparsity` is out of range; as `method`.
 
     Source: section 4.1 of Singla, Wallace, Feng and Feizi, "Understanding impacts of high-order
     loss approximations and features in deep learning interpretation" (2019) :cite:p:`singla2019`.
@@ -74,48 +77,43 @@ def choose_lambda1(
         raise ValueError(f"sparsity: expected 0 <= low < high <= 1, got ({low}, {high})")
     peak = loss.gradient.flatten(1).abs().amax(1)  # (B,)
     grid = _strengths(start, factor, float(peak.max())).to(peak)  # (K,)
-    solved: list[Interpretation] = []
+    results: list[Interpretation] = []
     for strength in grid.flip(0):
-        solved.append(method(loss, lambda1=strength.expand(1, len(peak)), **options))
-        if (solved[-1].sparsity < low).all():
+        results.append(method(loss, lambda1=strength.expand(1, len(peak)), **options))
+        if (results[-1].sparsity < low).all():
             break
-    tried = Interpretation(*(torch.cat(parts) for parts in zip(*reversed(solved), strict=True)))
-    grid = grid[-len(solved) :]
-    inside = (tried.sparsity >= low) & (tried.sparsity < high)
+    candidates = Interpretation(*map(torch.cat, zip(*reversed(results), strict=True)))
+    grid = grid[-len(results) :]
+    inside = (candidates.sparsity >= low) & (candidates.sparsity < high)
     found = inside.any(0)
     empty_at = (grid[:, None] >= peak).int().argmax(0)
-    best = torch.where(inside, tried.loss_change, -torch.inf).argmax(0)
-    chosen = _pick(tried, torch.where(found, best, empty_at))
+    best = torch.where(inside, candidates.loss_change, -torch.inf).argmax(0)
+    index = torch.where(found, best, empty_at), torch.arange(len(peak), device=peak.device)
+    chosen = Interpretation(*(values[index] for values in candidates))
     empty = grid[empty_at]
     dense = torch.where(empty_at > 0, grid[empty_at - 1], 0)
     for _ in range(max_rounds):
-        open_ = ~found & (peak > 0)
-        if not open_.any():
+        searching = ~found & (peak > 0)
+        if not searching.any():
             break
         trial = torch.where(empty / 2 > dense, empty / 2, (dense * empty).sqrt())
-        once = method(loss, lambda1=torch.where(open_, trial, empty), **options)
-        inside = open_ & (once.sparsity >= low) & (once.sparsity < high)
-        chosen = _merge(chosen, once, inside)
+        result = method(loss, lambda1=torch.where(searching, trial, empty), **options)
+        inside = searching & (result.sparsity >= low) & (result.sparsity < high)
+        chosen = _merge(chosen, result, inside)
         found = found | inside
-        empty = torch.where(open_ & (once.sparsity >= high), trial, empty)
-        dense = torch.where(open_ & (once.sparsity < low), trial, dense)
-    return Choice(chosen, found, tried)
+        empty = torch.where(searching & (result.sparsity >= high), trial, empty)
+        dense = torch.where(searching & (result.sparsity < low), trial, dense)
+    return Choice(chosen, found, candidates)
 
 
 def _strengths(start: float, factor: float, peak: float) -> Tensor:
-    """Return start, start * factor, ..., the last one not below the peak."""
+    """Return start, start * factor, ..., up to the first strength not below the peak."""
     steps = max(0, math.ceil(math.log(peak / start, factor))) if peak > 0 else 0
     values = start * factor ** torch.arange(steps + 2, dtype=torch.float64)
     return values[: int((values < peak).sum()) + 1]
 
 
-def _pick(tried: Interpretation, index: Tensor) -> Interpretation:
-    """Take of each image one interpretation of the grid."""
-    rows = torch.arange(len(index), device=index.device)
-    return Interpretation(*(values[index, rows] for values in tried))
-
-
 def _merge(old: Interpretation, new: Interpretation, take: Tensor) -> Interpretation:
-    """Take the new interpretation of some images."""
+    """Replace the interpretations of some images, where `take` (B,) is true."""
     pairs = zip(old, new, strict=True)
     return Interpretation(*(torch.where(per_sample(take, a), b, a) for a, b in pairs))

@@ -1,13 +1,13 @@
-r"""The loss of an image around it, to second order, perhaps averaged over noise."""
+r"""Second-order expansions of the loss around an image, with or without averaging over noise."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reglib._checks import check_finite, check_network, check_positive
+from reglib._checks import check_finite, check_positive
 from reglib._common import normal_noise, per_sample
 from reglib.autodiff import Map
 from reglib.double_backward import folding_of
@@ -15,14 +15,15 @@ from reglib.input_hessian import input_hessian, leading_eigenpairs, random_start
 
 
 class SurrogateLoss(NamedTuple):
-    r"""The loss of each image around it, to second order, perhaps averaged over noise.
+    r"""Second-order expansion of the loss around each image, perhaps averaged over noise.
 
     .. math:: l(x + \Delta) \approx l(x) + g^T \Delta + \tfrac12 \Delta^T H \Delta
 
     Args:
         gradient: g of the cross-entropy of each image, (B, C, H, W).
-        product: from (B, C, H, W) to H times each.
-        largest_eigenvalue: L of H, zero where it is negative, (B,), in double precision.
+        product: from (B, C, H, W) to H times the tensor of each image, (B, C, H, W).
+        largest_eigenvalue: L, the largest eigenvalue of H or zero if it is negative, (B,), in
+            double precision.
     """
 
     gradient: Tensor
@@ -43,13 +44,16 @@ def surrogate_loss(
     Args:
         model: network in evaluation mode, from images to logits (B, classes).
         images: (B, C, H, W).
-        labels: class whose loss it is, (B,).
+        labels: class indices of the cross-entropy, (B,).
         closed_form: see `reglib.input_hessian.input_hessian`.
-        tolerance: of the largest eigenvalue, see `reglib.input_hessian.Eigenpairs`.
+        tolerance: residual of the largest eigenvalue, see `reglib.input_hessian.Eigenpairs`.
+
+    Returns:
+        The expansion, in nats and the units of the images.
 
     Raises:
-        ValueError: the network is in training mode or has active dropout, or images, logits or
-            labels are not as said; a gradient is infinite or NaN.
+        ValueError: the network is in training mode or has active dropout; images, logits or labels
+            have a wrong shape or type; images, logits or gradients are infinite or NaN.
 
     Warns:
         RuntimeWarning: the largest eigenvalue did not converge.
@@ -78,24 +82,27 @@ def smooth_surrogate_loss(
        z_j = x + \epsilon_j
 
     Args:
-        model: as in `surrogate_loss`, as are the others that are not named here.
+        model: as in `surrogate_loss`.
         images: (B, C, H, W).
-        labels: (B,).
+        labels: class indices of the cross-entropy, (B,).
         generator: source of the noise, on the device of `images`; all images get the same noise.
-        n_samples: n; the graphs of all are held, n times the memory of one.
+        n_samples: n; the graphs of all n copies are held in memory.
         noise_level: standard deviation of the noise as a share of the range of an image.
         closed_form: see `reglib.input_hessian.input_hessian`.
-        tolerance: of the largest eigenvalue.
+        tolerance: residual of the largest eigenvalue of the mean.
+
+    Returns:
+        The averaged expansion.
 
     Raises:
         ValueError: as `surrogate_loss`; `n_samples` is not positive or `noise_level` is negative.
 
     Source: definition 4 (equation 8) of Singla, Wallace, Feng and Feizi, "Understanding impacts of
     high-order loss approximations and features in deep learning interpretation" (2019)
-    :cite:p:`singla2019`; 16 samples at 0.15 are read from their program.
+    :cite:p:`singla2019`; their program has 16 samples at 0.15.
     """
     copies = noisy_copies(images, generator=generator, n_samples=n_samples, noise_level=noise_level)
-    return _average(list(copies), model, labels, closed_form, tolerance)
+    return _average(copies, model, labels, closed_form, tolerance)
 
 
 def noisy_copies(
@@ -103,8 +110,8 @@ def noisy_copies(
 ) -> Iterator[Tensor]:
     """Yield images with noise, (B, C, H, W) each; see `smooth_surrogate_loss`.
 
-    All images of a batch get the same noise, each times its own standard deviation: so what becomes
-    of an image does not depend on the batch.
+    All images of a batch get the same noise, times their own standard deviation, so that a copy
+    does not depend on the batch.
 
     Raises:
         ValueError: `n_samples` is not positive or `noise_level` is negative.
@@ -119,20 +126,18 @@ def noisy_copies(
 
 
 def _average(
-    copies: Sequence[Tensor],
+    copies: Iterable[Tensor],
     model: nn.Module,
     labels: Tensor,
     closed_form: bool | None,
     tolerance: float,
 ) -> SurrogateLoss:
-    check_network(model)
     if closed_form is None:
         closed_form = not folding_of(model).nonlinear
     hessians = [input_hessian(model, x, labels, closed_form=closed_form) for x in copies]
     n = len(hessians)
     gradient: Any = sum(hessian.gradient(labels) / n for hessian in hessians)
     start: Any = sum(random_start(hessian) / n for hessian in hessians)
-
     check_finite("gradient", gradient)
 
     def product(v: Tensor) -> Any:
@@ -143,10 +148,11 @@ def _average(
     return SurrogateLoss(gradient, product, pairs.values[:, 0].clamp_min(0))
 
 
-def warn_unless_converged(what: str, converged: Tensor, residual: Tensor) -> None:
-    """Warn a caller's caller how many images did not converge."""
+def warn_unless_converged(name: str, converged: Tensor, residual: Tensor) -> None:
+    """Warn the caller of the caller how many images did not converge."""
     if not converged.all():
-        missed = int((~converged).sum())
-        why = f"{what} did not converge for {missed} of {converged.numel()}: residual "
-        why += f"{float(residual.max()):.2g}; allow more iterations or a larger tolerance"
-        warnings.warn(why, RuntimeWarning, stacklevel=3)
+        message = f"{name} did not converge for {int((~converged).sum())} of {converged.numel()}: "
+        message += (
+            f"residual {float(residual.max()):.2g}; allow more iterations or a larger tolerance"
+        )
+        warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The feature maps of a convolutional network, found by running it on the shape of an image."""
+"""Find and extract the feature maps of a convolutional network."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ class FeatureMap(NamedTuple):
 
 
 class FeatureMaps(NamedTuple):
-    """The last feature map of each size, and what the head of the network pools."""
+    """The last feature map of each size, large to small, and the map that the head pools."""
 
     maps: list[FeatureMap]
     final: FeatureMap
 
 
 def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
-    """Build a network of timm or, where that has none of this name, of torchvision.
+    """Build a network of timm or, if timm does not have it, of torchvision.
 
     Raises:
         ValueError: neither has it, or they are not installed.
@@ -45,18 +45,18 @@ def backbone_of(name: str, *, pretrained: bool) -> nn.Module:
         return timm.create_model(name, pretrained=pretrained)
     if name in models.list_models(models):
         return models.get_model(name, weights="DEFAULT" if pretrained else None)
-    known = {*timm.list_models(), *models.list_models(models)}
-    near = difflib.get_close_matches(name, known, n=3)
-    got = f"{name!r}; near it: {', '.join(near) or 'none'}"
+    names = {*timm.list_models(), *models.list_models(models)}
+    similar = difflib.get_close_matches(name, names, n=3)
+    got = f"{name!r}; similar names: {', '.join(similar) or 'none'}"
     raise expected("backbone", "the name of a network in timm or torchvision", got)
 
 
-# Of the weights of torchvision, and of those of timm that do not say.
+# The normalisation of torchvision's weights, and of timm's weights that specify none.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 class Normalise(nn.Module):
-    """Bring pixels in [0, 1] to the range of a network, (x - mean) / std for each colour."""
+    """Normalise pixels in [0, 1] for a network: (x - mean) / std for each colour."""
 
     mean: Tensor
     std: Tensor
@@ -71,38 +71,41 @@ class Normalise(nn.Module):
 
 
 def normalised(network: nn.Module) -> nn.Sequential:
-    """Put the normalisation that the weights of a network were trained with before it."""
-    about = getattr(network, "pretrained_cfg", {})
-    values = (about.get(name, default) for name, default in IMAGENET.items())
+    """Put a network behind the normalisation that its weights were trained with."""
+    config = getattr(network, "pretrained_cfg", {})
+    values = (config.get(name, default) for name, default in IMAGENET.items())
     return nn.Sequential(Normalise(*values), network)
 
 
 def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
     r"""List the last feature map of each size that a network computes, from large to small.
 
-    A feature map is the output of the last module of its size that holds a convolution with a
-    kernel above 1 x 1, together with the normalisation and the activation that follow it. So
-    pooling makes no map, and a 1 x 1 convolution before the classifier belongs to the head. An
-    activation module that is used in several places is not seen where it follows: let each place
-    have its own.
+    A feature map is the output of the last module of its size with a convolution larger than
+    1 x 1, after the normalisation and the activation that follow it. Pooling makes no feature map,
+    and a 1 x 1 convolution before the classifier belongs to the head. An activation module that is
+    called in several places is not recognised: give each place its own module.
 
     Args:
-        model: a convolutional network in Python. A copy of it is run, without data.
+        model: a convolutional network in Python. A copy of it is run without data.
         image_size: height and width of the image that it is run on.
 
+    Returns:
+        The feature maps, and the map that the head pools.
+
     Raises:
-        ValueError: no convolution; it cannot be run on that image; maps that do not shrink.
+        ValueError: the network has no convolution, cannot be run on that image, or has maps of one
+            size only.
 
     >>> layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2), nn.ReLU()
-    >>> listed = feature_maps(nn.Sequential(*layers), image_size=32)
-    >>> [(name, channels, size) for name, channels, size in listed.maps]
+    >>> maps, _ = feature_maps(nn.Sequential(*layers), image_size=32)
+    >>> [(name, channels, size) for name, channels, size in maps]
     [('1', 4, (30, 30)), ('3', 8, (14, 14))]
     """
     shapes = _shapes(model, image_size)
     modules = dict(model.named_modules())
     spatial = {n: shape[2:] for n, shape in shapes.items() if _is_spatial(modules[n])}
-    inside = set(_blocks(model, "", spatial))
-    blocks = [name for name in shapes if name in inside]
+    units = set(_blocks(model, "", spatial))
+    blocks = [name for name in shapes if name in units]
     maps: dict[tuple[int, ...], FeatureMap] = {}
     last: tuple[int, ...] | None = None
     for name in blocks:
@@ -126,7 +129,7 @@ def feature_maps(model: nn.Module, *, image_size: int = 224) -> FeatureMaps:
 
 
 def _shapes(model: nn.Module, image_size: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the feature maps of all modules by name, in order of execution."""
+    """Return the shapes of the 4-d outputs by name of the module, in order of execution."""
     check_type("backbone", model, nn.Module)
     probe = copy_network(model).to("meta").eval()
     first = next((m for m in probe.modules() if isinstance(m, nn.Conv2d)), None)
@@ -159,16 +162,16 @@ def _is_spatial(module: nn.Module) -> bool:
 
 
 def _blocks(module: nn.Module, name: str, spatial: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Take a network apart down to modules whose convolutions make maps of one size.
+    """Yield the names of the largest modules whose convolutions make maps of one size.
 
-    A block that shrinks its input by its second convolution stays whole.
+    A block that shrinks its input in its second convolution counts as one module.
     """
     start = f"{name}." if name else ""
     sizes = {size for n, size in spatial.items() if n == name or n.startswith(start)}
-    line = not name or isinstance(module, nn.Sequential)
-    if len(sizes) > (1 if line else 2):
-        for child, part in module.named_children():
-            yield from _blocks(part, f"{start}{child}", spatial)
+    is_sequence = not name or isinstance(module, nn.Sequential)
+    if len(sizes) > (1 if is_sequence else 2):
+        for child_name, child in module.named_children():
+            yield from _blocks(child, f"{start}{child_name}", spatial)
     else:
         yield name
 
@@ -179,11 +182,11 @@ def _feature_map(name: str, shapes: Mapping[str, tuple[int, ...]]) -> FeatureMap
 
 
 class _Complete(Exception):
-    """All feature maps were met: what follows is not traced."""
+    """Raised at the last feature map, to end the trace."""
 
 
 class _Tracer(fx.Tracer):
-    """Follow a symbol up to the last feature map, so that the head may be anything."""
+    """Trace a network up to the last feature map, so that its head need not be traceable."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -192,10 +195,10 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         names = getattr(getattr(m.forward, "__code__", None), "co_names", ())
-        # A symbol has one mode: what asks for its own stays whole.
-        leaf = super().is_leaf_module(m, module_qualified_name) or "training" in names
-        holds = any(name.startswith(f"{module_qualified_name}.") for name in self.names)
-        return module_qualified_name in self.names or (leaf and not holds)
+        # A trace would fix the mode: do not trace into a module that reads it.
+        is_leaf = super().is_leaf_module(m, module_qualified_name) or "training" in names
+        has_map = any(name.startswith(f"{module_qualified_name}.") for name in self.names)
+        return module_qualified_name in self.names or (is_leaf and not has_map)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         output = super().call_module(m, forward, args, kwargs)
@@ -208,11 +211,11 @@ class _Tracer(fx.Tracer):
 
 
 def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
-    """Return a copy of a network that ends with the outputs of some of its modules.
+    """Return a copy of a network that returns the outputs of some of its modules.
 
-    The copy holds only the modules that are needed, under the names that they have in the network.
-    (`torchvision.models.feature_extraction` keeps what assertions in the head look at, and cannot
-    trace heads whose flow depends on shapes.)
+    The copy keeps only the modules that it needs, under their names in the network.
+    (`torchvision.models.feature_extraction` also keeps what assertions in the head read, and cannot
+    trace heads whose control flow depends on shapes.)
 
     Raises:
         ValueError: `torch.fx` cannot trace the network.
@@ -222,7 +225,7 @@ def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
     try:
         tracer.trace(model)
     except _Complete:
-        # A graph that does not know its tracer: a saved network would keep the tracer's arguments.
+        # Copy the graph, since a saved network would keep the tracer's arguments.
         plain, nodes = fx.Graph(), dict[fx.Node, fx.Node]()
         plain.graph_copy(tracer.graph, nodes)
         plain.output([nodes[tracer.outputs[name]] for name in names])
@@ -234,4 +237,4 @@ def extractor(model: nn.Module, names: Sequence[str]) -> fx.GraphModule:
     except Exception as error:
         got = f"{type(model).__name__}: {error}"
         raise expected("backbone", "a network that torch.fx can trace", got) from error
-    raise ValueError(f"backbone: expected modules {', '.join(names)} in the path of an image")
+    raise ValueError(f"backbone: expected an image to pass through modules {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""Top-GAP pooling and the L1 norm of the class maps on the CPU, block by block."""
+"""Top-GAP pooling and the L1 norm of class maps on the CPU, block by block, with NumPy."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -10,32 +10,30 @@ from torch import Tensor
 from reglib._torch_private import is_batched
 
 DTYPES = (torch.float32, torch.float64)
-# As much as stays in the cache of a core while it is partitioned.
+# Fits in the cache of a core during partitioning.
 PARTITION_BYTES = 2**19
-# Memory that is used again is faster than new; smaller blocks wait for other threads more often.
+# Reused memory is faster than new memory; smaller blocks synchronise threads more often.
 BLOCK_BYTES = 2**23
 
 
 def means_by_blocks(maps: Tensor, k: int) -> tuple[Tensor, Tensor]:
     r"""Compute the mean of the k largest values, and of all absolute values, of each class map.
 
-    Among equal values those count that `torch.topk` takes. A gradient that is to be differentiated
-    again is computed by PyTorch.
+    Ties are broken as in `torch.topk`. PyTorch computes gradients that are differentiated again.
 
     Args:
         maps: (B, classes, h, w) on the CPU, of `DTYPES`.
         k: 1 to h w - 1.
 
     Returns:
-        Two means, (B, classes), of the type of the maps.
+        Both means, (B, classes), in the type of the maps.
     """
-    means, sizes = _Means.apply(maps, k)
-    return means, sizes
+    return _Means.apply(maps, k)
 
 
 @functools.cache
 def numpy() -> Any:
-    """Return NumPy, which this library does without where it is not installed."""
+    """Return NumPy, or None if it is not installed: the library needs torch only."""
     try:
         import numpy as np
     except ImportError:
@@ -44,30 +42,30 @@ def numpy() -> Any:
 
 
 def _select_largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Select the k largest values of each row, (rows, k), in any order, and the next, (rows,)."""
+    """Return the k largest values of each row, (rows, k), unordered, and the next, (rows,)."""
     largest, following = rows.new_empty(len(rows), k), rows.new_empty(len(rows))
     arrays = rows.numpy(), largest.numpy(), following.numpy()
 
-    def select(part: slice) -> None:
-        values = numpy().partition(arrays[0][part], -k, axis=1)
-        arrays[1][part], arrays[2][part] = values[:, -k:], values[:, :-k].max(1)
+    def select(block: slice) -> None:
+        values = numpy().partition(arrays[0][block], -k, axis=1)
+        arrays[1][block], arrays[2][block] = values[:, -k:], values[:, :-k].max(1)
 
-    # NumPy lets go of the interpreter while it selects.
+    # NumPy releases the interpreter lock while it partitions.
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        list(threads.map(select, _parts(rows, PARTITION_BYTES)))
+        list(threads.map(select, _split(rows, PARTITION_BYTES)))
     return largest, following
 
 
-def _parts(tensor: Tensor, size: int) -> list[slice]:
-    """Divide the first dimension of a tensor into blocks of so many bytes, as nearly as it can."""
+def _split(tensor: Tensor, size: int) -> list[slice]:
+    """Split the first dimension of a tensor into blocks of at most `size` bytes, or one row."""
     step = max(1, size // (tensor[0].numel() * tensor.element_size()))
     return [slice(start, start + step) for start in range(0, len(tensor), step)]
 
 
 class _Means(torch.autograd.Function):
-    """Means of each map, with the k-th largest value, by which backward knows what counts.
+    """Both means of each map; the k-th largest value selects the values that get a gradient.
 
-    Where more values equal it than fit, or one is NaN, `torch.topk` says which ones count.
+    Where values tie with the k-th largest, or it is NaN, `torch.topk` selects them.
     """
 
     @staticmethod
@@ -108,13 +106,13 @@ class _Means(torch.autograd.Function):
 
 
 def _spread(maps: Tensor, smallest: Tensor, share: Tensor, size: Tensor | None) -> Tensor:
-    """Give each value at least as large as `smallest` its share, and each its sign times `size`."""
+    """Return the share of each value of at least `smallest`, plus `size` times its sign."""
     result = torch.empty_like(maps)
-    parts = _parts(maps, BLOCK_BYTES)
-    signs = torch.empty_like(maps[parts[0]])
-    for part in parts:
-        # PyTorch compares five times faster to floats than to booleans.
-        block = torch.ge(maps[part], smallest[part], out=result[part]).mul_(share[part])
+    blocks = _split(maps, BLOCK_BYTES)
+    signs = torch.empty_like(maps[blocks[0]])
+    for block in blocks:
+        # Comparisons are five times faster with floats as results than with booleans.
+        gradient = torch.ge(maps[block], smallest[block], out=result[block]).mul_(share[block])
         if size is not None:
-            block.addcmul_(torch.sign(maps[part], out=signs[: len(block)]), size[part])
+            gradient.addcmul_(torch.sign(maps[block], out=signs[: len(gradient)]), size[block])
     return result

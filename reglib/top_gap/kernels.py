@@ -1,7 +1,7 @@
 """Triton kernels: one program for each class map, which it holds in registers.
 
-Floats are selected by their bits, read as integers that have the same order: there are 2^32 of
-them, so a search that halves their range ends after 32 steps, whatever the values.
+Values are selected by bisection over their bits, read as integers of the same order. There are 2^32
+integers, so bisection ends after 32 steps for any values.
 """
 
 import triton
@@ -12,8 +12,8 @@ import triton.language as tl
 def _load_row(maps, index, classes, locations, by_image, by_class, by_location):
     row = tl.program_id(0)
     first = (row // classes).to(tl.int64) * by_image + (row % classes).to(tl.int64) * by_class
-    places = maps + first + index * by_location
-    x = tl.load(places, mask=index < locations, other=0.0).to(tl.float32)
+    pointers = maps + first + index * by_location
+    x = tl.load(pointers, mask=index < locations, other=0.0).to(tl.float32)
     return tl.where(x == 0, 0.0, x)  # -0.0 equals 0.0
 
 
@@ -22,9 +22,9 @@ def pool(
     maps, means, sizes, smallest, last, classes, locations, k, by_image, by_class, by_location,
     block: tl.constexpr,
 ):  # fmt: skip
-    """Write mean of the k largest values and mean absolute value of a map.
+    """Write the mean of the k largest values, and the mean absolute value, of a map.
 
-    Chosen are the values above `smallest`, and those that equal it up to the location `last`.
+    The k largest are the values above `smallest`, and those equal to it up to the location `last`.
     """
     index = tl.arange(0, block)
     inside = index < locations
@@ -58,18 +58,18 @@ def pool(
 
 @triton.jit
 def spread(
-    maps, gradient, of_means, of_sizes, smallest, last, classes, locations, k,
+    maps, gradient, grad_means, grad_sizes, smallest, last, classes, locations, k,
     by_image, by_class, by_location, to_image, to_class, to_location, block: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient by a map, from those by its two means."""
+    """Write the gradient of a map, from the gradients of its two means."""
     row = tl.program_id(0)
     index = tl.arange(0, block)
     x = _load_row(maps, index, classes, locations, by_image, by_class, by_location)
     value, end = tl.load(smallest + row), tl.load(last + row)
-    of_mean = tl.load(of_means + row).to(tl.float32) / k
-    of_size = tl.load(of_sizes + row).to(tl.float32) / locations
+    grad_mean = tl.load(grad_means + row).to(tl.float32) / k
+    grad_size = tl.load(grad_sizes + row).to(tl.float32) / locations
     chosen = (x > value) | ((x == value) & (index <= end))
     sign = (x > 0).to(tl.float32) - (x < 0).to(tl.float32)
-    result = tl.where(chosen, of_mean, 0.0) + of_size * sign
+    result = tl.where(chosen, grad_mean, 0.0) + grad_size * sign
     first = (row // classes).to(tl.int64) * to_image + (row % classes).to(tl.int64) * to_class
     tl.store(gradient + first + index * to_location, result, mask=index < locations)

@@ -1,4 +1,4 @@
-"""Top-GAP around any convolutional network."""
+"""A convolutional network with Top-GAP pooling on any backbone."""
 
 import torch
 import torch.nn.functional as F
@@ -17,28 +17,28 @@ class TopGAPNet(nn.Module):
     .. math:: X^{(n+1)} &= V * \sum_j \text{up}(W_j * F_j), \\
        \hat y &= \text{softmax}(\text{Top-GAP}(X^{(n+1)}, k))
 
-    Feature maps :math:`F_j` of a backbone go through 3 x 3 convolutions, are upsampled to the
-    largest (nearest neighbour, as in the feature pyramid of Lin et al., "Feature pyramid networks
-    for object detection" (2017) :cite:p:`lin2017`), added, and convolved to one map for each class.
-    Without `fpn` the class maps are made from what the head of the backbone pools: with `k` = 1.0
-    that is the unmodified network, if its head is a linear layer behind global average pooling.
+    Feature maps :math:`F_j` of a backbone go through 3 x 3 convolutions and are upsampled to the
+    largest map (nearest neighbour, as in the feature pyramid of Lin et al., "Feature pyramid
+    networks for object detection" (2017) :cite:p:`lin2017`). Their sum is convolved to one map for
+    each class. Without `fpn` the class maps are computed from the map that the head of the backbone
+    pools. With `k` = 1.0 this is the unmodified network, if its head is a linear layer after global
+    average pooling.
 
     Args:
-        backbone: name of a network in timm or torchvision, or a network; a copy of it is used.
+        backbone: name of a network in timm or torchvision, or a network, which is copied.
         num_classes: number of classes.
         k: number (integer) or fraction (float) of the locations that are pooled.
         fpn: combine several feature maps.
-        n_maps: how many, the last ones; default: up to four, none above 56 x 56 for an image of
-            `image_size`, which is the size that the paper has for 224 pixels.
-        width: filters of the 3 x 3 convolutions.
-        dropout: probability to drop a value before the class maps, in training.
-        pretrained: load the default weights of a named backbone.
-        image_size: height and width that the backbone is made for; any size can be given later.
+        n_maps: number of feature maps, counted from the last. None takes up to four of at most
+            56 x 56 on an image of `image_size`, the paper's size for 224 pixels.
+        width: number of filters of the 3 x 3 convolutions.
+        dropout: probability of dropping a value before the class maps, in training.
+        pretrained: load the default weights of a backbone given by name.
+        image_size: height and width that the backbone is made for; images may have other sizes.
 
     Raises:
-        ValueError: unknown backbone.
-        ValueError: `k`, `n_maps` or `dropout` out of range; a backbone without feature maps that
-            shrink, or that torch.fx cannot trace.
+        ValueError: the backbone is unknown, has feature maps of one size only, or cannot be traced
+            by torch.fx; `k`, `n_maps` or `dropout` is out of range.
 
     Source: section 3 of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
     robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
@@ -61,14 +61,13 @@ class TopGAPNet(nn.Module):
         pool = TopGAP(k)
         if isinstance(backbone, str):
             backbone = backbone_of(backbone, pretrained=pretrained)
-        listed = feature_maps(backbone, image_size=image_size)
-        used = _choose_last(listed, n_maps) if fpn else [listed.final]
-        self.backbone = extractor(backbone, [m.name for m in used])
-        self.lateral = nn.ModuleList(
-            nn.Conv2d(used_map.channels, width, 3, padding=1) for used_map in used if fpn
-        )
+        available = feature_maps(backbone, image_size=image_size)
+        chosen = _choose_last(available, n_maps) if fpn else [available.final]
+        self.backbone = extractor(backbone, [m.name for m in chosen])
+        lateral = (nn.Conv2d(m.channels, width, 3, padding=1) for m in chosen if fpn)
+        self.lateral = nn.ModuleList(lateral)
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Conv2d(width if fpn else listed.final.channels, num_classes, 1)
+        self.classifier = nn.Conv2d(width if fpn else available.final.channels, num_classes, 1)
         self.pool = pool
 
     def class_maps(self, images: Tensor) -> Tensor:
@@ -88,8 +87,8 @@ class TopGAPNet(nn.Module):
     def class_activation_maps(self, images: Tensor, class_index: Tensor) -> Tensor:
         r"""Compute the class activation map of a class for each image.
 
-        Of a network with the pyramid it is the class map. Without, it is the Grad-CAM of what the
-        head pools (definition 3.4 of the paper),
+        With the pyramid it is the class map. Without, it is the Grad-CAM of the map that the head
+        pools (definition 3.4 of the paper),
 
         .. math:: \text{ReLU} \Bigl( \sum_j W_{jc} F_j \Bigr), \qquad
            W_{jc} = \text{GAP}(\partial \hat y_c / \partial F_j) = V_{cj} / hw \text{ for any } k ,
@@ -98,10 +97,13 @@ class TopGAPNet(nn.Module):
 
         Args:
             images: (B, C, H, W).
-            class_index: (B,).
+            class_index: class indices, (B,).
 
         Returns:
-            (B, H, W), each scaled to [0, 1] as by `scaled_maps`.
+            The maps, (B, H, W), each scaled to [0, 1] by `scaled_maps`.
+
+        Raises:
+            ValueError: as `scaled_maps`.
         """
         maps = self.class_maps(images)[torch.arange(len(images)), class_index]
         if not len(self.lateral) and self.classifier.bias is not None:
@@ -114,17 +116,17 @@ def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
 
     .. math:: a = \frac{\text{up}(X) - \min \text{up}(X)}{\max \text{up}(X) - \min \text{up}(X)}
 
-    Upsampling is bilinear. A constant map marks nothing and becomes zero.
+    Upsampling is bilinear. A constant map becomes zero.
 
     Args:
         maps: one map for each image, (B, h, w).
         size: (H, W).
 
     Returns:
-        (B, H, W).
+        The scaled maps, (B, H, W).
 
     Raises:
-        ValueError: infinity or NaN in a map.
+        ValueError: a map holds infinity or NaN.
 
     Source: mode 2 of section 3.1 of anonymous authors, "Top-GAP: integrating size priors in CNNs
     for more robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
@@ -139,13 +141,13 @@ def scaled_maps(maps: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
     return (up - low) / torch.where(span > 0, span, 1)
 
 
-def _choose_last(listed: FeatureMaps, n_maps: int | None) -> list[FeatureMap]:
-    """Choose the last feature maps, from large to small."""
+def _choose_last(available: FeatureMaps, n_maps: int | None) -> list[FeatureMap]:
+    """Return the last feature maps, from large to small."""
     if n_maps is None:
-        small = [m for m in listed.maps if max(m.size) <= LARGEST]
-        return small[-4:] or listed.maps[-1:]
-    if not 1 <= n_maps <= len(listed.maps):
-        sizes = ", ".join(f"{m.name!r} {m.size[0]} x {m.size[1]}" for m in listed.maps)
-        what = f"1 to {len(listed.maps)}, the feature maps of the backbone ({sizes})"
+        small = [m for m in available.maps if max(m.size) <= LARGEST]
+        return small[-4:] or available.maps[-1:]
+    if not 1 <= n_maps <= len(available.maps):
+        sizes = ", ".join(f"{m.name!r} {m.size[0]} x {m.size[1]}" for m in available.maps)
+        what = f"1 to {len(available.maps)}, the feature maps of the backbone ({sizes})"
         raise expected("n_maps", what, n_maps)
-    return listed.maps[-n_maps:]
+    return available.maps[-n_maps:]

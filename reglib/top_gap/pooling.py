@@ -1,4 +1,4 @@
-"""Pooling of the largest values of each class map, and the L1 penalty on the maps."""
+"""Pooling of the largest values of each class map, and the L1 penalty on class maps."""
 
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -17,21 +17,21 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
 
     .. math:: \text{Top-GAP}(\tilde X, k)_t = \frac{1}{k} \sum_{i=1}^{k} \tilde X_{i,t}
 
-    with the values of channel `t` in descending order. `k` = 1 is global max pooling, `k` = 1.0 and
-    `k` = h w are global average pooling. Among equal values those are taken that `torch.topk`
-    takes; gradients are those of `torch.topk` too. On CUDA see `top_gap_and_l1`. On the CPU NumPy
-    selects, where it is installed: it is faster, and its means may differ in the last bit.
+    with the values of map `t` in descending order. `k` = 1 is global max pooling; `k` = 1.0 and
+    `k` = h w are global average pooling. Ties and gradients are those of `torch.topk`. For CUDA see
+    `top_gap_and_l1`. On the CPU NumPy selects the values, if it is installed: it is faster, and its
+    means may differ in the last bit.
 
     Args:
         maps: (B, classes, h, w).
-        k: how many locations, 1 to h w, if it is an integer; which fraction of them, above 0 and up
-            to 1.0, if it is a float (rounded to a whole number of locations, at least one).
+        k: an integer is a number of locations, 1 to h w; a float is a fraction of them, above 0 and
+            up to 1.0, rounded to a whole number of locations, at least one.
 
     Returns:
-        (B, classes). NaN where a map holds NaN.
+        The means, (B, classes); NaN where a map holds NaN.
 
     Raises:
-        ValueError: `maps` has not four dimensions; `k` is out of range.
+        ValueError: `maps` does not have four dimensions, or `k` is out of range.
 
     Source: definition 3.5 of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
     robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
@@ -49,12 +49,12 @@ def top_gap(maps: Tensor, *, k: int | float) -> Tensor:
     return maps.flatten(2).topk(count, sorted=False).values.mean(2)
 
 
-# A symbol has no shape to compare with k: tracing keeps the call as it is.
+# torch.fx must not trace into the function: a proxy has no shape to compare with k.
 fx.wrap("top_gap")
 
 
 class Pooled(NamedTuple):
-    """What class maps came to: `logits` (B, classes), and `l1` (B,), their mean absolute value."""
+    """Pooled class maps: `logits`, (B, classes), and their mean absolute value `l1`, (B,)."""
 
     logits: Tensor
     l1: Tensor
@@ -63,18 +63,21 @@ class Pooled(NamedTuple):
 def top_gap_and_l1(maps: Tensor, *, k: int | float) -> Pooled:
     r"""Pool class maps by `top_gap` and compute their `class_map_l1`.
 
-    Where `can_fuse` says so one Triton kernel does both and reads the maps once, and once again for
-    the gradients. On the CPU, where NumPy selects, one backward pass writes both gradients. All
-    else takes the two functions one after the other, with the same result: other devices, maps of
-    more than 4,096 locations and float64 on CUDA, CUDA without Triton, the CPU without NumPy,
-    compilers and function transforms.
+    On CUDA one Triton kernel computes both and reads the maps once, and once more for the
+    gradients. On the CPU with NumPy one backward pass writes both gradients. In other cases the two
+    functions run one after the other, with the same result: other devices, maps of more than 4,096
+    locations and float64 on CUDA, CUDA without Triton, the CPU without NumPy, compilers and
+    function transforms.
 
     Args:
         maps: (B, classes, h, w).
         k: see `top_gap`.
 
+    Returns:
+        Logits and L1 norms.
+
     Raises:
-        ValueError: see `top_gap`.
+        ValueError: as `top_gap`.
 
     >>> top_gap_and_l1(torch.tensor([[[[4.0, 0.0], [2.0, -1.0]]]]), k=2)
     Pooled(logits=tensor([[3.]]), l1=tensor([1.7500]))
@@ -104,7 +107,7 @@ class TopGAP(nn.Module):
         self.k = _check_k(k)
 
     def forward(self, maps: Tensor, pooled: list[Pooled] | None = None) -> Tensor:
-        """Pool; a hook may give a list, which `top_gap_and_l1` of the maps is put into."""
+        """Pool the maps; append `top_gap_and_l1` of them to `pooled`, which a hook may pass."""
         if pooled is None:
             return top_gap(maps, k=self.k)
         pooled.append(top_gap_and_l1(maps, k=self.k))
@@ -119,18 +122,18 @@ def class_map_l1(maps: Tensor) -> Tensor:
 
     .. math:: r_b = \frac{1}{c h w} \left\| X^{(n+1)}_b \right\|_1
 
-    The paper writes the norm without the factor. With the factor a strength of 1, which it calls
-    sufficient for most data sets, has the same meaning whatever the number of classes and
-    locations, as in its measure of sparsity. Zero if and only if the maps are zero.
+    The paper has the norm without the factor. The factor makes a strength independent of the number
+    of classes and locations, as in the paper's measure of sparsity; the paper calls a strength of 1
+    sufficient for most data sets. The penalty is zero if and only if the maps are zero.
 
     Args:
         maps: (B, classes, h, w).
 
     Returns:
-        One value for each sample, (B,), in float32 or the type of the maps if it is wider.
+        One value for each sample, (B,), in float32 or in the type of the maps if wider.
 
     Raises:
-        ValueError: `maps` has not four dimensions.
+        ValueError: `maps` does not have four dimensions.
 
     Source: equation 1 of anonymous authors, "Top-GAP: integrating size priors in CNNs for more
     robustness, interpretability, and bias mitigation" (2024) :cite:p:`topgap`.
@@ -138,12 +141,12 @@ def class_map_l1(maps: Tensor) -> Tensor:
     >>> class_map_l1(torch.tensor([[[[1.0, -3.0]]]]))
     tensor([2.])
     """
-    _count(1, maps)  # or their shape is wrong
+    _count(1, maps)  # checks the shape
     return mean_absolute_value(maps)
 
 
 def _check_k(k: int | float, locations: int | None = None) -> int | float:
-    """Return k as a number of Python, or raise a ValueError."""
+    """Return k as an int or a float of Python; raise a ValueError if it is out of range."""
     top = f" to {locations}, the locations of a map" if locations else " or more"
     if isinstance(k, Integral) and not isinstance(k, bool):
         if 1 <= k <= (locations or k):
@@ -169,18 +172,18 @@ def _locations(maps: Tensor) -> int:
 
 
 def can_fuse(maps: Tensor) -> bool:
-    """Whether a Triton kernel pools these maps: see `top_gap_and_l1`."""
+    """Whether the Triton kernel can pool the maps: see `top_gap_and_l1`."""
     fits = maps.device.type == "cuda" and maps.dtype in fused.DTYPES and _is_plain(maps)
     return fits and _locations(maps) <= fused.LARGEST_MAP and fused.kernels_run()
 
 
 def can_block(maps: Tensor) -> bool:
-    """Whether NumPy selects, by blocks of maps: see `top_gap_and_l1`."""
+    """Whether NumPy can pool the maps, block by block: see `top_gap_and_l1`."""
     fits = maps.device.type == "cpu" and maps.dtype in blocks.DTYPES
     return fits and _is_plain(maps) and blocks.numpy() is not None
 
 
 def _is_plain(maps: Tensor) -> bool:
-    """Whether a tensor has values that code beside PyTorch can read: no symbol, no transform."""
+    """Whether code outside PyTorch can read the values: no subclass, compiler or transform."""
     ordinary = type(maps) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
     return ordinary and not is_transformed() and maps.numel() > 0

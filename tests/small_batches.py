@@ -1,4 +1,4 @@
-"""Images and networks of a few pixels, and what no function of them may change."""
+"""Images and networks of a few pixels, and a check that functions leave them alone."""
 
 import copy
 from contextlib import contextmanager
@@ -34,19 +34,19 @@ def softmax_network(shape, classes=3):
 
 @contextmanager
 def left_alone(model, *tensors):
-    """Nothing changes a network (its state, modes, hooks, gradients), tensors, random numbers."""
+    """Check that a network (state, modes, hooks, gradients), tensors and generator stay."""
 
-    def rest():
+    def settings():
         kinds = "_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks".split()
         modules, parameters = list(model.modules()), list(model.parameters())
         hooks = [len(getattr(module, kind)) for module in modules for kind in kinds]
-        asked = [t.requires_grad for t in (*parameters, *tensors)]
-        return [module.training for module in modules], hooks, asked
+        required = [t.requires_grad for t in (*parameters, *tensors)]
+        return [module.training for module in modules], hooks, required
 
-    before, state, random = rest(), copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    before, state, random = settings(), copy.deepcopy(model.state_dict()), torch.get_rng_state()
     values = [tensor.detach().clone() for tensor in tensors]
     yield
-    assert rest() == before
+    assert settings() == before
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(map(torch.equal, tensors, values))
     assert all(t.grad is None for t in (*model.parameters(), *tensors))
@@ -54,7 +54,7 @@ def left_alone(model, *tensors):
 
 
 class Recorder(nn.Module):
-    """A network that records the size of every batch it gets."""
+    """A network that records the sizes of its batches."""
 
     def __init__(self, network):
         super().__init__()

@@ -1,6 +1,6 @@
-"""One training step with each penalty of reglib, where reglib may import torch alone.
+"""Take a training step with each penalty of reglib, while reglib may import only torch.
 
-`tests/test_library.py` runs this file by itself: it imports nothing but torch and reglib.
+`tests/test_library.py` runs this file in its own process: it imports only torch and reglib.
 """
 
 import builtins
@@ -17,10 +17,10 @@ import_as_usual = builtins.__import__
 
 
 def refuse(name, globals=None, locals=None, fromlist=(), level=0):
-    """Refuse what a module of reglib imports besides torch, Triton and the standard library."""
-    asking = (globals or {}).get("__name__", "")
-    if level == 0 and asking.split(".")[0] == "reglib" and name.split(".")[0] not in ALLOWED:
-        raise ModuleNotFoundError(f"{asking} imports {name}", name=name)
+    """Refuse imports of reglib other than torch, Triton and the standard library."""
+    importer = (globals or {}).get("__name__", "")
+    if level == 0 and importer.split(".")[0] == "reglib" and name.split(".")[0] not in ALLOWED:
+        raise ModuleNotFoundError(f"{importer} imports {name}", name=name)
     return import_as_usual(name, globals, locals, fromlist, level)
 
 
@@ -43,13 +43,13 @@ model = reglib.fast_double_backward(network)
 target = reglib.data_smoothness([images])
 
 
-def drawn():
+def seeded():
     return {"generator": torch.Generator().manual_seed(0)}
 
 
 def landscape():
     evaluated = reglib.evaluation_mode(network)
-    return reglib.importance_landscape(evaluated, images, **drawn(), create_graph=True)
+    return reglib.importance_landscape(evaluated, images, **seeded(), create_graph=True)
 
 
 def groups(y, x):
@@ -64,7 +64,7 @@ def pooled_l1(logits, x):
 PENALTIES = {
     "activation_l1": lambda y, x: reglib.activation_l1([network.class_maps(x)]),
     "adversarial_penalty": lambda y, x: reglib.adversarial_penalty(
-        model, y, labels, x, epsilon=0.1, step_size=0.1, **drawn()
+        model, y, labels, x, epsilon=0.1, step_size=0.1, **seeded()
     ),
     "class_map_l1": lambda y, x: reglib.class_map_l1(network.class_maps(x)),
     "cure_penalty": lambda y, x: reglib.cure_penalty(model, y, labels, x),
@@ -72,11 +72,11 @@ PENALTIES = {
     "finite_difference_penalty": lambda y, x: reglib.finite_difference_penalty(model, y, labels, x),
     "group_dro": groups,
     "input_gradient_penalty": lambda y, x: reglib.input_gradient_penalty(y, labels, x),
-    "input_hessian_penalty": lambda y, x: reglib.input_hessian_penalty(y, labels, x, **drawn()),
+    "input_hessian_penalty": lambda y, x: reglib.input_hessian_penalty(y, labels, x, **seeded()),
     "logit_gradient_penalty": lambda y, x: reglib.logit_gradient_penalty(y, labels, x),
-    "marginal_density_penalty": lambda y, x: reglib.marginal_density_penalty(y, x, **drawn()),
+    "marginal_density_penalty": lambda y, x: reglib.marginal_density_penalty(y, x, **seeded()),
     "score_matching_penalty": lambda y, x: reglib.score_matching_penalty(
-        model, y, labels, x, **drawn()
+        model, y, labels, x, **seeded()
     ),
     "target_penalty": lambda y, x: reglib.target_penalty(landscape(), target),
     "top_gap_and_l1": pooled_l1,

@@ -436,6 +436,19 @@ class TestHooks:
             results.append(torch.autograd.grad(model(images()).square().sum(), outputs[-1])[0])
         assert_close(*results)
 
+    def test_outputs_may_retain_gradients(self):
+        def call(net, x):
+            net.y = net.conv(x)
+            net.y.retain_grad()
+            return net.norm(net.y)
+
+        net = net_of(Net(call, conv=nn.Conv2d(2, 3, 3), norm=nn.BatchNorm2d(3)))
+        results = []
+        for model in (evaluation_mode(net), stock(net)):
+            model(images()).square().sum().backward()
+            results.append(model[0].y.grad)
+        assert_close(*results)
+
     def test_may_change_outputs_of_blocks(self):
         conv, norm, _ = conv_and_norm()
         net, x = nn.Sequential(nn.Sequential(conv), norm), images()

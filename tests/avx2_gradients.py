@@ -1,6 +1,6 @@
-"""A program of `test_avx2`: print how far gradients are from those in float64, a line a case.
+"""Print errors of gradients against float64, a line a case: a program of `test_avx2`.
 
-It may die, or be wrong in silence, where oneDNN is; so it is a process of its own.
+Where oneDNN is wrong the process may die, so the program runs in a process of its own.
 """
 
 import copy
@@ -18,7 +18,7 @@ LAST = torch.channels_last
 
 
 def convolutions():
-    """Give layers in two dimensions, and the size of their images."""
+    """Yield layers in two dimensions, and the shapes of their images."""
     for channels in (*range(1, 10), 12, 16, 24):
         for stride in (2, (1, 2)):
             yield nn.Conv2d(channels, 8, 1, stride), (4, channels, 8, 16)
@@ -36,19 +36,19 @@ def convolutions():
 
 
 def gradients(forward, x, weight):
-    """Return the output, and its gradients by images and weight, of first and second order."""
+    """Return the output, and gradients of first and second order by images and weight."""
     y = forward(x)
     first = torch.autograd.grad(y.square().sum(), [x, weight], create_graph=True)
     loss = sum(g.square().sum() for g in first)
     return [y, *first, *torch.autograd.grad(loss, [x, weight])]
 
 
-def report(name, got, wanted):
-    """Print the largest error in units of rounding."""
-    rounding = torch.finfo(got[0].dtype).eps
+def report(name, actual, expected):
+    """Print the largest relative error, in units of rounding."""
+    rounding = torch.finfo(actual[0].dtype).eps
     with torch.no_grad():
-        pairs = zip(got, wanted, strict=True)
-        error = max(float((g.double() - w).norm() / w.norm()) for g, w in pairs)
+        pairs = zip(actual, expected, strict=True)
+        error = max(float((a.double() - e).norm() / e.norm()) for a, e in pairs)
     print(f"{error / rounding:.0f}\t{torch.get_num_threads()} threads, {name}", flush=True)
 
 
@@ -56,8 +56,8 @@ def compare(name, layer, x):
     """Compare the gradients of a view of a layer."""
     exact, point = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
     x = x.detach().requires_grad_()
-    got = gradients(fast_double_backward(layer), x, layer.weight)
-    report(f"{name}: {layer} {tuple(x.shape)}", got, gradients(exact, point, exact.weight))
+    actual = gradients(fast_double_backward(layer), x, layer.weight)
+    report(f"{name}: {layer} {tuple(x.shape)}", actual, gradients(exact, point, exact.weight))
 
 
 def views():
@@ -67,7 +67,7 @@ def views():
         compare("weight", layer.to(memory_format=LAST), x)
     layer, x = nn.Conv2d(3, 8, 1, 2), (torch.rand(4, 3, 8, 8) - 0.5).to(memory_format=LAST)
     compare("bfloat16", layer.bfloat16(), x.bfloat16())
-    # A view brings contiguous images of few channels into that layout.
+    # A view brings contiguous images of few channels into channels-last layout.
     compare("laid out", nn.Conv2d(3, 16, 1, 2), torch.rand(8, 3, 32, 32) - 0.5)
 
 
@@ -79,7 +79,7 @@ def step(network, x, penalised):
 
 
 def trainings():
-    """Compare what a training of the suite differentiates: network and images in its layout."""
+    """Compare gradients of training steps of the suite, with network and images in its layout."""
     residual = {"width": 4, "blocks": (1, 1)}
     networks = {
         "resnet": [residual, residual | {"pre_activation": True}],
@@ -89,15 +89,16 @@ def trainings():
         network = build_network(name, (3, 16, 16), 5, options=options, seed=0)
         for penalised in (False, True):
             exact, x = copy.deepcopy(network).double(), torch.rand(8, 3, 16, 16)
-            wanted = step(exact, x.double().requires_grad_(), penalised)
+            expected = step(exact, x.double().requires_grad_(), penalised)
             for way in ("stock", "fast"):
                 stock = penalised and way == "stock"
                 layout = memory_format(network, torch.device("cpu"), stock_penalties=stock)
                 trained = copy.deepcopy(network).to(memory_format=layout)
                 trained = fast_double_backward(trained) if way == "fast" else trained
-                got = step(trained, x.contiguous(memory_format=layout).requires_grad_(), penalised)
-                norms = [torch.cat([g.flatten() for g in gradients]) for gradients in (got, wanted)]
-                report(f"{name} {options}, {way}, {penalised=}", norms[:1], norms[1:])
+                images = x.contiguous(memory_format=layout).requires_grad_()
+                steps = step(trained, images, penalised), expected
+                vectors = [torch.cat([g.flatten() for g in gradients]) for gradients in steps]
+                report(f"{name} {options}, {way}, {penalised=}", vectors[:1], vectors[1:])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fixtures that several files share."""
+"""Fixtures of several test files."""
 
 import os
 import pickle
@@ -11,52 +11,59 @@ import pandas as pd
 import pytest
 import torch
 
+from reglib.double_backward import layout
 from suite.evidence.report import all_verdicts
 from suite.evidence.statistics import permutation_p
 from suite.runs import Store
 from suite.runs.executors import Resources
 from suite.units import Training
 
-# A program of `test_library`, which refuses imports to the process that runs it.
+# A program of `test_library`, which refuses imports in its process.
 collect_ignore = ["only_torch.py"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU where there is none, but for kernels that Triton interprets."""
-    without = not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
-    if without and item.get_closest_marker("gpu"):
+    """Skip tests that need a GPU, unless there is one or Triton interprets kernels."""
+    runs = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+    if not runs and item.get_closest_marker("gpu"):
         pytest.skip("there is no CUDA device")
 
 
 @pytest.fixture(autouse=True)
-def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests from the user's store, and the user's settings from the tests."""
+def _private_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Separate the tests from the user's store and settings."""
     monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "default_store"))
-    monkeypatch.setenv("REGLIB_FRESH", "1")  # what the project keeps decides no test
+    monkeypatch.setenv("REGLIB_FRESH", "1")  # kept results decide no test
     for name in ("DEVICE", "JOBS", "DASK"):
         monkeypatch.delenv(f"REGLIB_{name}", raising=False)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
-    """Give every executor the same number of threads, which is what small tensors need."""
+    """Compute on one thread with every executor, which is the fastest for small tensors."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _each_p_value_once() -> Iterator[None]:
-    """Many tests judge the same kept results: permute for each correlation once."""
-    known: dict[bytes, float] = {}
+def _p_values_computed_once() -> Iterator[None]:
+    """Remember permutation tests: many tests judge the same kept results."""
+    p_values: dict[bytes, float] = {}
 
-    def remember(*given: Any) -> float:
-        key = pickle.dumps([None if v is None else np.asarray(v).tolist() for v in given])
-        if key not in known:
-            known[key] = permutation_p(*given)
-        return known[key]
+    def remember(*arguments: Any) -> float:
+        key = pickle.dumps([None if v is None else np.asarray(v).tolist() for v in arguments])
+        if key not in p_values:
+            p_values[key] = permutation_p(*arguments)
+        return p_values[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("suite.evidence.statistics.permutation_p", remember)
         yield
+
+
+@pytest.fixture
+def lays_out_small_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let views bring small images into channels-last layout, too."""
+    monkeypatch.setattr(layout, "LEAST_PIXELS", 64)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ nbformat papermill pyautoattack pydantic quantus scipy seaborn sklearn timm
 
 
 class Finder(PathFinder):
-    """What finds packages, but those of `ABSENT`."""
+    """Find packages except those in `ABSENT`."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -19,6 +19,6 @@ class Finder(PathFinder):
         return None if absent else super().find_spec(name, path, target)
 
 
-if __name__ == "__main__":  # and not where doctests are looked for
+if __name__ == "__main__":  # not during the collection of doctests
     sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
     runpy.run_module("suite", run_name="__main__")

@@ -1,3 +1,5 @@
+"""Architectures: layers, parameters, agreement with torchvision, and settings."""
+
 from collections import Counter
 
 import pytest
@@ -11,7 +13,7 @@ from suite.networks import load_pretrained
 from suite.networks.architectures import MLP, NETWORKS, VGG11, LeNet5, build_network
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
-STEM, BOTH = {"stem": "cifar10"}, {"bottleneck": True, "pre_activation": True}
+STEM, EXCLUSIVE = {"stem": "cifar10"}, {"bottleneck": True, "pre_activation": True}
 TIMM = {"k": 1, "backbone": "resnet18"}
 RESNET50 = {"blocks": (3, 4, 6, 3), "bottleneck": True, "stem": "imagenet"}
 SMALL = [
@@ -41,21 +43,19 @@ def build(name, shape, options=None, classes=10, seed=0):
     return build_network(name, shape, classes, options=options or {}, seed=seed).eval()
 
 
-def count(network):
+def count_parameters(network):
     return sum(p.numel() for p in network.parameters())
 
 
-def activations_in_graph(logits):
-    """Count ReLU nodes in the graph: a functional call would be one more than there are modules."""
-    seen, todo, count = set(), [logits.grad_fn], 0
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        count += node.name().startswith("ReluBackward")
-        todo += [parent for parent, _ in node.next_functions]
-    return count
+def count_activations_in_graph(logits):
+    """Return the number of ReLU nodes in the graph, those of functional calls included."""
+    visited, nodes = set(), [logits.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
+            nodes += [parent for parent, _ in node.next_functions]
+    return sum(node.name().startswith("ReluBackward") for node in visited)
 
 
 def convolutions_of(network):
@@ -105,15 +105,16 @@ class TestLayers:
 class TestResNet:
     @pytest.mark.parametrize("name", ["resnet34", "resnet50"])
     def test_agrees_with_torchvision(self, name):
-        """With the very weights of torchvision's network, in the order in which both list them."""
+        """Load the weights of torchvision, whose state has the same order."""
         options = RESNET50 | {"bottleneck": name == "resnet50"}
         net = build("resnet", (3, 224, 224), options, classes=1000)
-        theirs = torchvision.models.get_model(name).eval()
-        net.load_state_dict(dict(zip(net.state_dict(), theirs.state_dict().values(), strict=True)))
-        assert count(net) == count(theirs)
+        reference = torchvision.models.get_model(name).eval()
+        weights = reference.state_dict().values()
+        net.load_state_dict(dict(zip(net.state_dict(), weights, strict=True)))
+        assert count_parameters(net) == count_parameters(reference)
         images = random_images(1, 64, seed=3)
         with torch.no_grad():
-            torch.testing.assert_close(net(images), theirs(images))
+            torch.testing.assert_close(net(images), reference(images))
 
     def test_pre_activation_block_passes_its_input(self):
         network = build("resnet", (3, 32, 32), {"width": 4, "blocks": (2,), "pre_activation": True})
@@ -159,7 +160,7 @@ REFUSED = [
     ("convnet", (3, 32, 32), {"widht": 8}, r"network 'convnet': .*'widht'"),
     ("resnet", (3, 32, 32), STEM, "unknown stem 'cifar10': did you mean 'cifar'"),
     ("resnet", (3, 32, 32), {"activation": "swich"}, "'swich': did you mean 'swish'"),
-    ("resnet", (3, 32, 32), BOTH, "expected bottleneck or pre_activation, got both"),
+    ("resnet", (3, 32, 32), EXCLUSIVE, "expected bottleneck or pre_activation, got both"),
 ]
 DEPTH = "depth of 10, 16, 22, 28, ..., got"
 REFUSED += [("wide_resnet", (3, 32, 32), {"depth": d}, f"{DEPTH} {d}") for d in (4, 11, 27, -2)]
@@ -177,7 +178,7 @@ class TestEveryNetwork:
             module.register_forward_hook(lambda module, *_: calls.update([module]))
         logits = network(torch.rand(2, *shape, requires_grad=True))
         assert (logits.shape, [calls[module] for module in relus]) == ((2, 7), [1] * len(relus))
-        assert activations_in_graph(logits) == len(relus)
+        assert count_activations_in_graph(logits) == len(relus)
 
     def test_number_of_parameters(self):
         for name, sizes, options, parameters in (
@@ -186,11 +187,12 @@ class TestEveryNetwork:
             # 11,171,146 where the last normalisation is left out, as is common.
             ("resnet", (3, 32, 10), {"pre_activation": True}, 11_172_170),
             ("resnet", (3, 224, 1000), RESNET50, 25_557_032),
-            # 36.5M in the paper; this is the count of the authors' network for ten classes.
+            # 36.5M in the paper; this is the number in the authors' network for ten classes.
             ("wide_resnet", (3, 32, 10), {}, 36_479_194),
         ):
             with torch.device("meta"):
-                assert count(NETWORKS[name](*sizes, **options)) == parameters, name
+                network = NETWORKS[name](*sizes, **options)
+            assert count_parameters(network) == parameters, name
 
     def test_seed_decides_weights_and_nothing_else(self):
         before = torch.get_rng_state()
@@ -225,8 +227,7 @@ class TestTopGap:
         assert all(parameter.requires_grad for parameter in network.parameters())
         stem = next(p for name, p in network.named_parameters() if "conv_stem" in name)
         assert any(torch.equal(stem, p) for p in backbone.parameters())
-        # Without a pyramid class maps pool to its logits, though its last activation is a module
-        # that it uses elsewhere too.
+        # Without a pyramid, class maps pool to the logits of the backbone.
         network = build("top_gap", (3, 64, 64), options | {"k": 1.0, "fpn": False})
         head = backbone[1]._fc
         rows = {"weight": head.weight[:10, :, None, None], "bias": head.bias[:10]}

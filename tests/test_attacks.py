@@ -1,4 +1,4 @@
-"""Attacks on linear networks, whose worst perturbation is known."""
+"""Attacks on linear networks, for which the worst perturbation is known."""
 
 import copy
 import random
@@ -16,9 +16,9 @@ from tests.small_batches import generator
 SIDE = 8
 FAST = {"pgd": {"steps": 20, "relative_step": 0.2}}
 FAST |= {"auto_attack": {"steps": 10, "queries": 40, "n_targets": 2}}
+NORMS = "linf", "l2"
 each_attack = pytest.mark.parametrize("name", ATTACKS)
-each_gradient_attack = pytest.mark.parametrize("name", ["fgsm", "pgd"])
-each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
+each_norm = pytest.mark.parametrize("norm", NORMS)
 
 
 def run(name, network, x, *, seed=0, **settings):
@@ -43,7 +43,7 @@ class Linear(nn.Sequential):
 
 
 def images(count=40):
-    """Make images far enough from 0 and 1 that the range does not bind."""
+    """Return images so far from 0 and 1 that perturbations stay in range."""
     return 0.3 + 0.4 * torch.rand(count, 2, SIDE, SIDE, generator=generator(1))
 
 
@@ -54,7 +54,7 @@ def weight(constant=False):
 
 
 def dual_norm(w, norm):
-    """Return the largest change of w x by a perturbation of norm 1."""
+    """Return the largest change of w x under a perturbation of norm 1."""
     return float(w.abs().sum() if norm == "linf" else w.norm())
 
 
@@ -67,12 +67,16 @@ def size(change, norm):
     return change.abs().amax(1) if norm == "linf" else change.norm(dim=1)
 
 
-def assert_changes_what_the_worst_changes(name, norm="linf", *, near=0.95, scale=1.0, **settings):
-    """Attack 40 images on both sides of the boundary; `near` is a share of what can be reached."""
+def assert_near_worst(name, norm="linf", *, near=0.95, scale=1.0, **settings):
+    """Attack 40 images on either side of the boundary.
+
+    Predictions have to change where the worst perturbation changes them: up to a share `near` of
+    its largest change of the margin.
+    """
     w, x = weight(constant=settings.get("parts") == ["square"]), images()
     epsilon = 0.01 if norm == "linf" else 0.1
     reach = scale * epsilon * dual_norm(w, norm)
-    # No image lies on the boundary itself, where FAB's smallest change rounds to none.
+    # No image lies on the boundary, where FAB's smallest change rounds to zero.
     network = Linear(w, 0.1 * reach / scale - float(scores(w, x).median()))
     for parameter in network.parameters():
         parameter.data *= scale
@@ -87,22 +91,26 @@ def assert_changes_what_the_worst_changes(name, norm="linf", *, near=0.95, scale
     assert (size(attacked - x, norm) <= epsilon * (1 + 1e-4)).all()
 
 
-class TestPredictionsChangeWhereTheWorstPerturbationChangesThem:
-    @each_gradient_attack
-    @each_norm
-    def test_by_gradients(self, name, norm):
-        assert_changes_what_the_worst_changes(name, norm)
+class TestNearWorst:
+    @pytest.mark.parametrize(
+        ("name", "norm"), [*product(("fgsm", "pgd"), NORMS), ("auto_attack", "linf")]
+    )
+    def test_attack(self, name, norm):
+        assert_near_worst(name, norm)
 
-    @pytest.mark.parametrize(("part", "norm"), [*product(AUTO_ATTACK, ("linf", "l2"))][:-1])
-    def test_by_parts_of_the_ensemble(self, part, norm):
+    @pytest.mark.parametrize(("part", "norm"), [*product(AUTO_ATTACK, NORMS)][:-1])
+    def test_part_of_ensemble(self, part, norm):
         settings = {"parts": [part], "steps": 20, "queries": 300}
         settings |= {"near": 0.5} if part == "square" else {}
-        assert_changes_what_the_worst_changes("auto_attack", norm, **settings)
+        assert_near_worst("auto_attack", norm, **settings)
+
+    def test_small_logits(self):
+        """At logits of 1e-9 the gradients of cross-entropy are equal, the ratio's are not."""
+        assert_near_worst("auto_attack", scale=1e-9, parts=["apgd-t"], steps=20)
 
 
 class TestGradientAttacks:
-    @each_gradient_attack
-    @each_norm
+    @pytest.mark.parametrize(("name", "norm"), [*product(("fgsm", "pgd"), NORMS)])
     def test_perturbation_is_the_worst(self, name, norm):
         w, x = weight(), images(3)
         network = Linear(w, offset=float(-scores(w, x).min()) + 0.5)
@@ -120,11 +128,11 @@ class TestGradientAttacks:
             assert float((moved - worst).abs().max()) == pytest.approx(distance, rel=0.01, abs=1e-6)
 
     def test_restarts_find_more(self):
-        """A bump that only a start near one corner of the ball can climb."""
+        """Attack a bump that can be climbed only from starts near one corner of the ball."""
 
         class Bump(nn.Module):
             def forward(self, x):
-                inside = (x - 0.5).flatten(1).amin(1)  # large if all values of the start are
+                inside = (x - 0.5).flatten(1).amin(1)
                 return torch.stack([0.02 - inside, torch.zeros_like(inside)], 1)
 
         arguments = Bump(), torch.full((60, 1, 1, 2), 0.5)
@@ -157,7 +165,7 @@ class TestEachAttack:
     def test_generator_decides(self, name):
         x = images(4)
         network, settings = Linear(weight(), offset=20.0), {}
-        if name == "auto_attack":  # which gives images back as they were where it fails
+        if name == "auto_attack":  # returns the original images where it fails
             network = Linear(weight(), offset=float(0.02 - scores(weight(), x).min()))
             settings = {"parts": ["square"]}
         settings |= {"epsilon": 0.01}
@@ -216,7 +224,7 @@ class TestRefused:
         for epsilon in (0.0, -0.1, 8.0, float("nan")):
             with pytest.raises(ValueError, match=message):
                 run(name, network, x, epsilon=epsilon)
-        fgsm(network, x, epsilon=11.0, norm="l2")  # there up to 11.31
+        fgsm(network, x, epsilon=11.0, norm="l2")  # accepted up to 11.31
 
     @pytest.mark.parametrize(("name", "network", "settings", "error", "message"), REFUSED)
     def test_settings_and_networks(self, name, network, settings, error, message):
@@ -226,39 +234,30 @@ class TestRefused:
 
 
 class TestEnsemble:
-    def test_changes_what_the_worst_changes(self):
-        assert_changes_what_the_worst_changes("auto_attack")
-
-    def test_small_logits_do_not_hide_gradients(self):
-        """Of logits of 1e-9 gradients of cross-entropy round to the same, their ratio does not."""
-        settings = {"parts": ["apgd-t"], "steps": 20}
-        assert_changes_what_the_worst_changes("auto_attack", scale=1e-9, **settings)
-
     @pytest.mark.parametrize("settings", [{"parts": ["square"], "queries": 300}, {}])
     def test_queries_reach_the_bound(self, settings):
         w, x = weight(constant=True), images()
         epsilon = 0.03
-        for share, image in zip((0.2, -0.45, 1.03, -1.9), x.split(1)):  # of what can be reached
+        for share, image in zip((0.2, -0.45, 1.03, -1.9), x.split(1)):  # of the largest change
             network = Linear(w, offset=float(share * epsilon - scores(w, image)))
             attacked = run("auto_attack", network, image, epsilon=epsilon, **settings)
             assert keeps_prediction(network, image, attacked).tolist() == [abs(share) > 1]
             assert float(size(attacked - image, "linf")) <= epsilon * (1 + 1e-4)
 
     def test_robust_images_survive_all_parts(self, monkeypatch):
-        """Two parts that blacken one value of those images whose first pixel they are made for."""
+        """Run two parts that blacken one value of images whose first pixel has certain levels."""
         network, x = Linear(weight(), offset=0.0), torch.full((5, 2, SIDE, SIDE), 0.5)
         network[1].weight.data.zero_()
         network[1].weight.data[0, -1] = 1.0  # the last value decides
         network[1].bias.data[0] = -0.25
         x[:, 0, 0, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.2])
-        tried = []
+        attacked_levels = []
 
         def blacken(*levels):
             def perturb(self, images, predicted):
-                tried.append(images[:, 0, 0, 0].tolist())
-                result = images.clone()
-                made_for = torch.isin(images[:, 0, 0, 0], torch.tensor(levels))
-                result[made_for, -1, -1, -1] = 0.0
+                first_pixels, result = images[:, 0, 0, 0], images.clone()
+                attacked_levels.append(first_pixels.tolist())
+                result[torch.isin(first_pixels, torch.tensor(levels)), -1, -1, -1] = 0.0
                 return result
 
             return perturb
@@ -269,7 +268,7 @@ class TestEnsemble:
         attacked = run("auto_attack", network, x, **settings)
         outcome = judge_attack(network, x, attacked, torch.tensor([0, 0, 0, 1, 1]))
         expected = [0.1, 0.2, 0.3, 0.4, 0.2], [0.1, 0.3, 0.4]
-        assert tried == [pytest.approx(levels) for levels in expected]
+        assert attacked_levels == [pytest.approx(levels) for levels in expected]
         assert outcome.unchanged.tolist() == [True, False, False, True, False]
         assert outcome.correct.tolist() == [True, False, False, False, False]
         assert attacked[:, -1, -1, -1].tolist() == [0.5, 0.0, 0.0, 0.5, 0.0]
@@ -277,7 +276,7 @@ class TestEnsemble:
     @each_norm
     @pytest.mark.parametrize("shape", [(16, 8), (8, 16), (40, 6)])
     def test_square_on_oblong_images(self, shape, norm):
-        """The network looks at one corner, which some square must have covered."""
+        """The network reads one corner, which some square must cover."""
         corner = torch.zeros(1, *shape)
         corner[:, :2, :2] = 1 / 4
         network = nn.Sequential(nn.Flatten(), nn.Linear(corner.numel(), 2))
@@ -293,7 +292,7 @@ class TestEnsemble:
     def test_aiming_at_other_classes(self):
         w = weight()
         network, x = Linear(w, offset=50.0), images(3)
-        network[1].weight.data[2] = -4 * w.flatten()  # class 2 comes near faster than class 1
+        network[1].weight.data[2] = -4 * w.flatten()  # class 2 approaches faster than class 1
         network[1].bias.data[2] = 0.0
         reach = 5 * 0.2 * dual_norm(w, "linf")
         margin = (network(x)[:, 0] - network(x)[:, 2]).detach()

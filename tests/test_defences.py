@@ -1,4 +1,4 @@
-"""Changes of networks: softplus, k-winners-take-all, pooling that cuts high frequencies."""
+"""Modified networks: softplus, k-winners-take-all, pooling without high frequencies."""
 
 import math
 from collections import Counter
@@ -83,7 +83,7 @@ class TestKWinnersTakeAll:
 class TestFrequencyLowCut:
     @pytest.mark.parametrize("size", [(8, 8), (8, 6), (7, 5), (6, 9)])
     def test_keeps_low_frequencies_exactly(self, size):
-        """A wave below a quarter of a cycle a pixel passes, whatever its phase; others do not."""
+        """Waves below a quarter of a cycle per pixel pass, whatever their phase; others do not."""
 
         def positions(size):
             return torch.meshgrid(*(torch.arange(n).double() / n for n in size), indexing="ij")
@@ -101,9 +101,9 @@ class TestFrequencyLowCut:
         changed, images = defences.with_flc_pooling(network), torch.rand(2, 3, 32, 32)
         assert type(changed) is ResNet
         layers = ([*network.modules()], [*changed.modules()])
-        strides, none_left = ([m.stride for m in ms if isinstance(m, nn.Conv2d)] for ms in layers)
-        assert strides.count((2, 2)) == Counter(map(type, changed.modules()))[FrequencyLowCut] == 3
-        assert set(none_left) == {(1, 1)}
+        before, after = ([m.stride for m in ms if isinstance(m, nn.Conv2d)] for ms in layers)
+        assert before.count((2, 2)) == Counter(map(type, changed.modules()))[FrequencyLowCut] == 3
+        assert set(after) == {(1, 1)}
         shapes = [nn.Sequential(*list(net)[:-3])(images).shape for net in (network, changed)]
         assert shapes[0] == shapes[1]
         assert (changed(images) - network(images)).abs().max() > 1e-4

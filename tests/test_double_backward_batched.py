@@ -1,4 +1,4 @@
-"""Gradients for many vectors at once, through views, are those of stock autograd."""
+"""Gradients through views for many vectors at once agree with stock autograd."""
 
 import copy
 
@@ -6,17 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from reglib.double_backward import fast_double_backward, layout
+from reglib.double_backward import fast_double_backward
 from tests.double_backward import VIEWS, cases, in_general_position, randn
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
-
-
-@pytest.fixture(autouse=True)
-def _small_images_too(monkeypatch):
-    monkeypatch.setattr(layout, "LEAST_PIXELS", 64)  # the images of these tests are small
-
-
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
+    pytest.mark.usefixtures("lays_out_small_images"),
+]
 LAYERS = {
     "linear": [nn.Flatten(), nn.Linear(192, 16)],
     "convolution": [nn.Conv2d(3, 16, 3)],
@@ -40,7 +36,7 @@ LAYERS = {
 
 
 def network(layers):
-    """Return a network whose second derivatives are nowhere zero, and its images."""
+    """Return a network with nonzero second derivatives, and images for it."""
     torch.manual_seed(0)
     x = randn(3, 3, 8, 8)
     model = nn.Sequential(*copy.deepcopy(layers), nn.Flatten(), nn.LazyLinear(4), nn.Softplus())
@@ -64,37 +60,35 @@ def by_loop(y, x, **options):
     return torch.stack([torch.autograd.grad(y, x, v, **options)[0] for v in vectors()])
 
 
-WAYS = {"engine": by_engine, "vmap": by_vmap}
-
-
-def gradients(call, model, x, differentiate):
-    """Return products with vectors, and the gradients of their squares by all parameters."""
-    plain = differentiate(call(x), x, create_graph=False, retain_graph=True)
-    products = differentiate(call(x), x, create_graph=True)
-    by = [x, *(p for p in model.parameters() if p.requires_grad)]
-    options = {"allow_unused": True, "materialize_grads": True}
-    return [plain, products.detach(), *torch.autograd.grad(products.pow(3).sum(), by, **options)]
+def gradients(model, x, differentiate):
+    """Return products with vectors, and gradients of their cubes by images and parameters."""
+    plain = differentiate(model(x), x, create_graph=False, retain_graph=True)
+    products = differentiate(model(x), x, create_graph=True)
+    inputs = [x, *(p for p in model.parameters() if p.requires_grad)]
+    further = torch.autograd.grad(products.pow(3).sum(), inputs, materialize_grads=True)
+    return [plain, products.detach(), *further]
 
 
 @pytest.mark.parametrize(
-    ("way", "view"), [("vmap", "training"), ("engine", "laid out"), ("engine", "evaluation")]
+    ("differentiate", "view"),
+    [(by_vmap, "training"), (by_engine, "laid out"), (by_engine, "evaluation")],
 )
 @cases(LAYERS)
-def test_products_with_many_vectors(case, way, view):
+def test_products_with_many_vectors(case, differentiate, view):
     model, x = network(case)
     stock = copy.deepcopy(model)
     stock = stock.eval() if view == "evaluation" else stock
-    got = gradients(VIEWS[view](model), model, x, WAYS[way])
-    torch.testing.assert_close(got, gradients(stock, stock, x, by_loop), rtol=1e-9, atol=1e-9)
+    actual, expected = gradients(VIEWS[view](model), x, differentiate), gradients(stock, x, by_loop)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @cases(LAYERS)
 def test_second_derivatives_for_many_vectors(case):
-    def gradient(call):
-        return torch.autograd.grad(call(x).pow(3).sum(), x, create_graph=True)[0]
+    def gradient(network):
+        return torch.autograd.grad(network(x).pow(3).sum(), x, create_graph=True)[0]
 
     model, x = network(case)
     fast, v = fast_double_backward(copy.deepcopy(model)), randn(4, *x.shape)
-    (got,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
-    wanted = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
-    torch.testing.assert_close(got, torch.stack(wanted), rtol=1e-9, atol=1e-9)
+    (actual,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
+    expected = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
+    torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Networks in evaluation mode with batch normalisation folded into convolutions."""
+"""Batch normalisation in evaluation mode, folded into convolutions."""
 
 import copy
 
@@ -10,12 +10,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reglib.double_backward import evaluation_mode, fast_double_backward, folded_copy, folding_of
 from suite.networks import build_network
-from tests import double_backward as own
+from tests import double_backward as helpers
+from tests.double_backward import Net, in_general_position, randn
 from tests.small_batches import left_alone
 
 
 def call_odd(net, x):
-    """Each batch normalisation but the first has a reason not to be folded."""
+    """Call batch normalisations that cannot be folded, but for the first."""
     x = net.after_relu(F.relu(net.good(net.conv(x))))
     x = net.after_read(net.read_conv(x)) + net.read_conv.bias.view(1, -1, 1, 1)
     y = net.forked_conv(x)
@@ -30,7 +31,7 @@ def odd():
     layers = {name: nn.Conv2d(2, 2, 3, padding=1) for name in names}
     layers |= {name: nn.BatchNorm2d(2) for name in ("good", *REASONS)}
     layers["batch"] = nn.BatchNorm2d(2, track_running_stats=False)
-    return own.in_general_position(own.Net(call_odd, **layers).double())
+    return in_general_position(Net(call_odd, **layers).double())
 
 
 REASONS = {
@@ -54,64 +55,45 @@ def test_folding_keeps_second_derivatives():
     model = odd()
     model.unused.requires_grad_(False)
     stock = copy.deepcopy(model).eval()
-    own.assert_same_second_order(evaluation_mode(model), stock, own.randn(3, 2, 5, 5))
+    helpers.assert_same_second_order(evaluation_mode(model), stock, randn(3, 2, 5, 5))
 
 
-@pytest.mark.parametrize("name", ["VGG of torchvision", "ResNet of timm", "PreAct-ResNet"])
+@pytest.mark.parametrize("name", helpers.NETWORKS)
 def test_whole_networks_fold(name):
-    model, x = own.network_and_images(name)
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    for norm in norms:
-        nn.init.uniform_(norm.running_mean)
-        nn.init.uniform_(norm.running_var, 0.5, 2)
-    folding = folding_of(model)
-    assert len(folding.folded) + len(folding.kept) == len(norms)
-    assert (len(folding.kept) == 0) == (name != "PreAct-ResNet")
-    assert not folding.nonlinear
-    with torch.no_grad():
-        folded = evaluation_mode(model.train())(x)
-        torch.testing.assert_close(folded, model.eval()(x), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["ResNet of torchvision", "EfficientNet-Lite0"])
-def test_folded_copy_agrees_and_is_independent(name):
-    model, x = own.network_and_images(name)
-    own.in_general_position(model.train())
+    model, x = helpers.network_and_images(name)
+    in_general_position(model.train())
+    results, stock = [], copy.deepcopy(model).eval()
     with left_alone(model):
-        folded = folded_copy(model)
-        x.requires_grad_()
-        wanted, found = copy.deepcopy(model).eval()(x), folded(x)
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    one, other = (torch.autograd.grad(y[:, 0].sum(), x)[0] for y in (found, wanted))
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().max()))
+        folding, folded = folding_of(model), folded_copy(model)
+        for network in (stock, folded, evaluation_mode(model)):
+            y = network(x.requires_grad_())
+            results.append([y.detach(), *torch.autograd.grad(y[:, 0].sum(), x)])
+    for expected, *others in zip(*results, strict=True):
+        assert all(helpers.distance([actual], [expected]) < 1e-9 for actual in others)
+    assert (len(folding.kept) > 0) == (name == "PreAct-ResNet")
+    assert not folding.nonlinear
+    assert not folding_of(folded).nonlinear
     assert not any(p.requires_grad for p in folded.parameters())
     assert not any(module.training for module in folded.modules())
-    # timm's layers have the activation in them, which stays.
-    assert not any(isinstance(m, nn.BatchNorm2d) for m in folded.modules())
-    assert not any("running_mean" in name for name in folded.state_dict())
-    assert not folding_of(folded).nonlinear
+    # The activation in the layers of timm remains.
+    norms = [[m for m in net.modules() if isinstance(m, nn.BatchNorm2d)] for net in (model, folded)]
+    assert len(norms[0]) == len(folding.folded) + len(folding.kept)
+    assert len(norms[1]) == len(folding.kept)
+    assert sum("running_mean" in key for key in folded.state_dict()) == len(folding.kept)
 
 
 class Unpadded(nn.Conv2d):
-    """A convolution that torch.fx looks into, since it is not one of torch."""
+    """A convolution that torch.fx traces, since it is not a class of torch."""
 
     def forward(self, x):
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
 
 def test_folded_copy_of_traced_convolution():
-    model = pair(Unpadded(2, 2, 3, bias=False)).eval()
-    traced, x = torch.fx.symbolic_trace(model), own.randn(2, 2, 6, 6)
+    layers = Unpadded(2, 2, 3, bias=False), nn.BatchNorm2d(2), nn.ReLU()
+    model = in_general_position(nn.Sequential(*layers).double()).eval()
+    traced, x = torch.fx.symbolic_trace(model), randn(2, 2, 6, 6)
     torch.testing.assert_close(folded_copy(traced)(x), model(x))
-
-
-def pair(conv=None):
-    layers = conv or nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.ReLU()
-    return own.in_general_position(nn.Sequential(*layers).double())
-
-
-def assert_evaluates(view, model, x):
-    torch.testing.assert_close(view(x), copy.deepcopy(model).eval()(x))
 
 
 class TestEvaluationMode:
@@ -120,38 +102,21 @@ class TestEvaluationMode:
         model.forked.eval()
         with left_alone(model):
             view = evaluation_mode(model)
-            view(own.randn(2, 2, 5, 5))
+            view(randn(2, 2, 5, 5))
             with pytest.raises(RuntimeError):
-                view(own.randn(2, 3, 5, 5))
-
-    def test_sees_new_weights_and_statistics(self):
-        model, x = odd(), own.randn(2, 2, 5, 5)
-        view = evaluation_mode(model)
-        view(x)
-        own.in_general_position(model, seed=9)
-        assert_evaluates(view, model, x)
-
-    def test_takes_weights_made_by_hooks(self):
-        def double(module, _):
-            vars(module).update(weight=2 * module._parameters["weight"])
-
-        model, x = pair(), own.randn(2, 2, 5, 5)
-        model[0].register_forward_pre_hook(double)
-        doubled = F.conv2d(x, 2 * model[0]._parameters["weight"], model[0].bias)
-        wanted = copy.deepcopy(model[1:]).eval()(doubled)
-        for changed in (evaluation_mode(model), folded_copy(model)):
-            torch.testing.assert_close(changed(x), wanted)
+                view(randn(2, 3, 5, 5))
 
     def test_agrees_where_tracing_fails(self):
         def branch(net, x):
             return net.norm(net.conv(x)) if x.sum() > 0 else x
 
-        model = own.Net(branch, conv=nn.Conv2d(2, 2, 3), norm=nn.BatchNorm2d(2))
-        model, x = own.in_general_position(model.double()), own.randn(1, 2, 4, 4).abs()
+        model = Net(branch, conv=nn.Conv2d(2, 2, 3), norm=nn.BatchNorm2d(2))
+        model, x = in_general_position(model.double()), randn(1, 2, 4, 4).abs()
         folding = folding_of(model)
         assert "cannot be traced" in folding.kept["norm"]
         assert "cannot be traced" in folding.nonlinear["model"]
-        assert_evaluates(evaluation_mode(model), model, x)
+        view = evaluation_mode(model)
+        torch.testing.assert_close(view(x), copy.deepcopy(model).eval()(x))
 
 
 def attend(net, x):
@@ -178,15 +143,15 @@ class TestNonlinear:
         model = nn.Sequential(nn.Conv2d(1, 2, 3), module)
         assert folding_of(model).nonlinear == {"_1": f"1 is a {type(module).__name__}"}
 
-    @own.cases(NONLINEAR)
+    @helpers.cases(NONLINEAR)
     def test_functions_are_named(self, case):
         call, reasons = case
-        model = own.Net(call)
+        model = Net(call)
         model.register_buffer("std", torch.tensor([0.5, 0.25]).view(2, 1, 1))
         assert list(folding_of(model).nonlinear.values()) == reasons
 
     def test_hooks_are_named(self):
-        model = nn.Sequential(nn.Conv2d(1, 2, 3))
+        model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3)))
         model[0].register_forward_hook(lambda module, inputs, output: output.square())
         assert folding_of(model).nonlinear == {"0": "0 has a hook or its own forward"}
 
@@ -211,11 +176,11 @@ class Counts:
 
     def __init__(self, name, **options):
         self.model = build_network(name, (3, 16, 16), 10, options=options, seed=0)
-        self.x, self.labels = own.randn(4, 3, 16, 16, dtype=torch.float32), torch.arange(4)
+        self.x, self.labels = randn(4, 3, 16, 16, dtype=torch.float32), torch.arange(4)
         self.forward = flops(lambda: self.model(self.x))
 
     def first(self):
-        """FLOPs of the first convolution, of whose input the plain step needs no gradient."""
+        """FLOPs of the first convolution, whose input needs no gradient in the plain step."""
         return flops(lambda: self.model[0](self.x)) / self.forward
 
     def loss_step(self, model):
@@ -241,11 +206,11 @@ class Counts:
     ids=["LeNet-5", "ConvNet", "ResNet-18"],
 )
 def test_flops_are_the_least(name, options):
-    """The guard against slow paths: FLOPs of matrix products and convolutions, not seconds."""
+    """Guard against slow paths by FLOPs of matrix products and convolutions."""
     counts = Counts(name, **options)
     fast = counts.loss_step(fast_double_backward(counts.model))
     assert fast == pytest.approx(6 - counts.first(), abs=1e-6)
-    # The gradient by the output of the last layer is constant.
+    # The gradient by the output of the last layer is constant, which saves a little.
     assert 3.99 < counts.logit_step(evaluation_mode(counts.model)) <= 4
     assert counts.logit_step(counts.model.eval()) > 5
 

@@ -1,4 +1,4 @@
-"""Each fast function against finite differences, to the third derivative."""
+"""Fast functions against finite differences, up to the third derivative."""
 
 import copy
 
@@ -17,7 +17,7 @@ CONVOLUTIONS = {
     "one channel, much padding": {"kernel_size": 2, "in_channels": 1, "padding": 2},
     "one channel, dilated": {"kernel_size": 3, "in_channels": 1, "padding": 1, "dilation": 2},
     "strided": {"kernel_size": 3, "stride": 2, "padding": 1},
-    "strides that leave a rest": {"kernel_size": 2, "stride": (3, 2)},
+    "strides with a remainder": {"kernel_size": 2, "stride": (3, 2)},
     "oblong": {"kernel_size": (1, 3), "padding": (0, 1)},
     "dilated": {"kernel_size": 3, "dilation": (2, 1), "padding": 2},
     "groups": {"kernel_size": 3, "in_channels": 4, "groups": 2},
@@ -53,7 +53,7 @@ POOLS = {
     "max, dilated, ceiling": nn.MaxPool2d(2, 2, dilation=2, ceil_mode=True),
     "average": nn.AvgPool2d(2),
     "average, overlapping": nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
-    "average, own divisor": nn.AvgPool2d(2, divisor_override=3, ceil_mode=True),
+    "average, other divisor": nn.AvgPool2d(2, divisor_override=3, ceil_mode=True),
     "adaptive average": nn.AdaptiveAvgPool2d((2, 3)),
     "adaptive average to one": nn.AdaptiveAvgPool2d(1),
     "adaptive average, one side free": nn.AdaptiveAvgPool2d((None, 2)),
@@ -73,10 +73,10 @@ def check_layer(layer, x):
             return torch.func.functional_call(layer, state, (x,))
 
     def second(gy, x, *values):
-        """Differentiate the squared input gradient, which the next check differentiates twice."""
+        """Differentiate the squared input gradient."""
         (gx,) = torch.autograd.grad(function(x, *values), x, gy, create_graph=True)
-        by, options = (x, *values), {"create_graph": True, "materialize_grads": True}
-        return torch.autograd.grad(gx.square().sum(), by, **options)
+        options = {"create_graph": True, "materialize_grads": True}
+        return torch.autograd.grad(gx.square().sum(), (x, *values), **options)
 
     y = function(*values)
     torch.testing.assert_close(y, copy.deepcopy(layer)(x), rtol=1e-12, atol=1e-12)
@@ -103,14 +103,14 @@ def test_batch_norm(case, shape):
 
 
 def second_derivatives(layer, x, device):
-    """Return the output, a gradient by x of its square, and those of the square of that one."""
+    """Return y, a gradient g by x of its square, and the gradients of the square of g."""
     layer, x = copy.deepcopy(layer).to(device), x.detach().to(device).requires_grad_()
     y = fast_double_backward(layer)(x)
     total = (y.square() * randn(*y.shape, seed=3).to(device)).sum()
     (gx,) = torch.autograd.grad(total, x, create_graph=True)
-    by, options = (x, *layer.parameters()), {"allow_unused": True, "materialize_grads": True}
-    found = torch.autograd.grad(gx.square().sum(), by, **options)
-    return [tensor.detach().cpu() for tensor in (y, gx, *found)]
+    inputs = x, *layer.parameters()
+    further = torch.autograd.grad(gx.square().sum(), inputs, materialize_grads=True)
+    return [tensor.detach().cpu() for tensor in (y, gx, *further)]
 
 
 @pytest.mark.gpu
@@ -123,20 +123,20 @@ def second_derivatives(layer, x, device):
 )
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_second_derivatives_on_cuda(case, layout):
-    make, given, settings = case
+    make, arguments, settings = case
     if make is nn.BatchNorm1d and layout == torch.channels_last:
         pytest.skip("features have one layout")
     settings = dict(settings)
     training = settings.pop("training", True)
     if make is nn.Conv2d:
         settings = {"in_channels": 2, "out_channels": 4, **settings}
-    layer = in_general_position(make(*given, **settings).double().train(training))
+    layer = in_general_position(make(*arguments, **settings).double().train(training))
     shape = (5, 2) if make is nn.BatchNorm1d else (2, settings.get("in_channels", 2), 6, 5)
     x = randn(*shape)
     if len(shape) == 4:
         x = x.contiguous(memory_format=layout)
-    there, here = (second_derivatives(layer, x, device) for device in ("cuda", "cpu"))
-    torch.testing.assert_close(there, here, rtol=1e-9, atol=1e-11)
+    results = (second_derivatives(layer, x, device) for device in ("cuda", "cpu"))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)
 
 
 @cases(ACTIVATIONS)
@@ -151,7 +151,7 @@ def test_pool(case, size):
 
 
 class DecomposedBatchNorm(nn.BatchNorm2d):
-    """Batch normalisation by elementary operations: stock autograd can differentiate it often."""
+    """Batch normalisation by elementary operations, which have derivatives of any order."""
 
     def forward(self, x):
         var, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
@@ -160,9 +160,9 @@ class DecomposedBatchNorm(nn.BatchNorm2d):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize("coupling", [0.0, 1.0], ids=["scale apart", "scale from the input"])
+@pytest.mark.parametrize("coupling", [0.0, 1.0], ids=["fixed scale", "scale of the input"])
 def test_batch_norm_under_a_curved_head(order, coupling):
-    """The gradient that arrives depends on the input, and the scale may do so too."""
+    """The output gradient depends on the input, and the scale may, too."""
     results = []
     for kind in (DecomposedBatchNorm, nn.BatchNorm2d):
         norm = fast_double_backward(in_general_position(kind(2).double()))
@@ -173,8 +173,8 @@ def test_batch_norm_under_a_curved_head(order, coupling):
         value = (value * randn(3, 2, 2, 2, seed=6)).sum()
         for _ in range(order):
             (value,) = torch.autograd.grad(value, t, create_graph=True)
-        by = [norm.bias, norm.weight] if coupling else [norm.bias]
-        results.append([value, *torch.autograd.grad(value, by)])
+        parameters = [norm.bias, norm.weight] if coupling else [norm.bias]
+        results.append([value, *torch.autograd.grad(value, parameters)])
     torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-11)
 
 

@@ -1,4 +1,4 @@
-"""Whole networks with fast layers against the same networks with stock autograd."""
+"""Networks with fast layers against the same networks with stock autograd."""
 
 import copy
 from functools import partial
@@ -14,38 +14,24 @@ from reglib.double_backward.functions import max_pool_of_pairs_with_indices
 from tests import double_backward as helpers
 from tests.double_backward import Net, assert_same_second_order, assert_same_step, pooled, randn
 
-LABELS = torch.tensor([0, 3, 1])
-
 
 @pytest.mark.parametrize("name", helpers.NETWORKS)
-def test_whole_networks_agree_with_stock_autograd(name):
+def test_whole_networks_agree_with_stock(name):
     model, x = helpers.network_and_images(name)
-    assert_same_step(model.train(), x, LABELS, tolerance=1e-11)
-
-
-def reused(net, x):
-    for _ in range(2):
-        x = net.relu(net.norm(net.conv(x)))
-    return net.head(x.mean((2, 3)))
+    assert_same_step(model.train(), x)
 
 
 def forked(net, x):
-    """The output of a batch normalisation goes to a ReLU, to another layer and to the output."""
+    """Use the output of a batch normalisation four times."""
     x = net.norm(net.conv(x))
     return (F.relu(x) - x.relu().square() + torch.relu(x) * x + x.clone().relu_()).mean((2, 3))
 
 
 def discarded(net, x):
-    """Change a tensor in place, ignore what the function returns and go on with the tensor."""
+    """Change a tensor in place, and ignore the result of the function."""
     x = net.head(x.mean((2, 3)))
     F.relu(x, inplace=True)
     return x * x
-
-
-def lazy():
-    model = nn.Sequential(nn.LazyConv2d(3, 3), nn.ReLU(), *pooled(3))
-    model(torch.zeros(1, 2, 8, 8))
-    return model
 
 
 def frozen():
@@ -55,37 +41,23 @@ def frozen():
     return nn.Sequential(*body, *pooled(3))
 
 
-CONV, HEAD = partial(nn.Conv2d, 2, helpers.CLASSES, 3), partial(nn.Linear, 2, helpers.CLASSES)
+CONV = partial(nn.Conv2d, 2, helpers.CLASSES, 3)
+IN_PLACE = nn.ReLU(True), nn.LeakyReLU(0.1), nn.LeakyReLU(0.1, True)
 SPECIAL = {
-    "what an in-place function returns is ignored": lambda: Net(discarded, head=HEAD()),
-    "in place after a function that keeps its input": lambda: nn.Sequential(
-        CONV(), nn.ReLU6(), nn.ReLU(True), nn.LeakyReLU(0.1), nn.LeakyReLU(0.1, True), *pooled(5)
-    ),
-    "used twice, in place": lambda: Net(
-        reused,
-        conv=nn.Conv2d(2, 2, 3, padding=1),
-        norm=nn.BatchNorm2d(2),
-        relu=nn.ReLU(True),
-        head=HEAD(),
+    "ignored result": lambda: Net(discarded, head=nn.Linear(2, helpers.CLASSES)),
+    "in place, saving inputs and outputs": lambda: nn.Sequential(
+        nn.Conv2d(2, 2, 3), nn.ReLU6(True), CONV(), nn.ReLU6(), *IN_PLACE, *pooled(5)
     ),
     "forked": lambda: Net(forked, conv=CONV(), norm=nn.BatchNorm2d(5)),
-    "in-place relatives of ReLU": lambda: nn.Sequential(
-        nn.Conv2d(2, 2, 3), nn.ReLU6(True), CONV(), nn.LeakyReLU(inplace=True), *pooled(5)
-    ),
-    "lazy, called before": lazy,
     "weight norm": lambda: nn.Sequential(weight_norm(CONV()), nn.ReLU(), *pooled(5)),
     "frozen weights": frozen,
 }
 
 
 @helpers.cases(SPECIAL)
-def test_special_networks_agree_with_stock_autograd(case):
+def test_special_networks_agree_with_stock(case):
     torch.manual_seed(0)
-    model, x = case().double(), randn(3, 2, 8, 8)
-    if case is frozen:
-        assert_same_second_order(fast_double_backward(model), copy.deepcopy(model), x)
-    else:
-        assert_same_step(model, x, LABELS)
+    assert_same_step(case().double(), randn(3, 2, 8, 8))
 
 
 def test_outputs_are_bit_identical():
@@ -93,6 +65,7 @@ def test_outputs_are_bit_identical():
     stock = copy.deepcopy(model)
     assert torch.equal(fast_double_backward(model)(x), stock(x))
     assert all(map(torch.equal, model.buffers(), stock.buffers()))
+    assert model[0](x).grad_fn.name() == "ConvolutionBackward0"  # no longer a fast function
 
 
 @pytest.mark.parametrize(
@@ -102,9 +75,9 @@ def test_outputs_are_bit_identical():
 def test_pooling_without_gradients_is_identical(size, ceil_mode):
     x = randn(2, 3, *size)
     x[0, 0, 0, 0] = torch.nan
-    found = fast_double_backward(nn.MaxPool2d(2, ceil_mode=ceil_mode))(x)
-    wanted = F.max_pool2d(x, 2, ceil_mode=ceil_mode)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    actual = fast_double_backward(nn.MaxPool2d(2, ceil_mode=ceil_mode))(x)
+    expected = F.max_pool2d(x, 2, ceil_mode=ceil_mode)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     with pytest.raises(RuntimeError, match="Output size is too small"):
         fast_double_backward(nn.MaxPool2d(2))(x[:, :, :1])
 
@@ -112,30 +85,20 @@ def test_pooling_without_gradients_is_identical(size, ceil_mode):
 @pytest.mark.parametrize("size", [(7, 9), (8, 6), (2, 3)])
 def test_pooling_indices_agree(size):
     x = randn(2, 3, *size).round(decimals=0)  # with many ties
-    found = max_pool_of_pairs_with_indices(x)
-    assert all(map(torch.equal, found, F.max_pool2d(x, 2, return_indices=True)))
-
-
-def test_pooling_indices_stay_within_the_image():
-    values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0])
-    x = values[torch.arange(64) * 7 % 4].view(1, 1, 8, 8)
-    y, indices = max_pool_of_pairs_with_indices(x, 2)
-    assert torch.equal(y.isnan(), F.max_pool2d(x, 2).isnan())
-    assert ((indices >= 0) & (indices < 64)).all()
+    expected = F.max_pool2d(x, 2, return_indices=True)
+    assert all(map(torch.equal, max_pool_of_pairs_with_indices(x), expected))
 
 
 class TestPrecision:
     def test_autocast_is_as_precise_as_stock(self):
         model, labels = helpers.small(), torch.arange(8) % helpers.CLASSES
-        x, errors = randn(8, 2, 12, 12, dtype=torch.float32), []
-        _, exact = helpers.step(copy.deepcopy(model), x, labels)
-        for other in (copy.deepcopy(model), fast_double_backward(model)):
+        x, n_gradients = randn(8, 2, 12, 12, dtype=torch.float32), 1 + len([*model.parameters()])
+        exact, errors = helpers.step(copy.deepcopy(model), x, labels)[:n_gradients], []
+        for network in (copy.deepcopy(model), fast_double_backward(model)):
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                assert other(x).dtype == torch.bfloat16
-                _, gradients = helpers.step(other, x, labels)
-            assert all(g.dtype == torch.float32 for g in gradients)
-            pairs = zip(gradients, exact, strict=True)
-            errors.append(sum(float((g - e).norm() ** 2) for g, e in pairs) ** 0.5)
+                assert network(x).dtype == torch.bfloat16
+                gradients = helpers.step(network, x, labels)[:n_gradients]
+            errors.append(helpers.distance(gradients, exact))
         assert errors[1] <= 1.5 * errors[0]
 
     def test_float16_agrees_with_stock_autograd(self):
@@ -153,15 +116,15 @@ class TestPrecision:
 
 def test_weight_gradients_need_no_input_gradient():
     model, x, gradients = helpers.small().double(), randn(3, 2, 12, 12), []
-    for other in (fast_double_backward(copy.deepcopy(model)), model):
-        other(x).square().sum().backward()
-        gradients.append([p.grad for p in other.parameters()])
+    for network in (fast_double_backward(copy.deepcopy(model)), model):
+        network(x).square().sum().backward()
+        gradients.append([p.grad for p in network.parameters()])
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_cuda_agrees_with_stock_autograd(layout):
+def test_cuda_agrees_with_stock(layout):
     model = helpers.small().double().cuda().to(memory_format=layout)
-    x = randn(4, 2, 12, 12).cuda().contiguous(memory_format=layout)
-    assert_same_step(model, x, torch.arange(4).cuda(), tolerance=1e-11)
+    x = randn(3, 2, 12, 12).cuda().contiguous(memory_format=layout)
+    assert_same_step(model, x)

@@ -1,4 +1,4 @@
-"""Two processes that share a batch get the gradients of one process that has it whole."""
+"""Distributed training through views: two processes with half a batch each, and one with all."""
 
 import multiprocessing
 
@@ -17,7 +17,7 @@ def network():
 
 
 def differentiate(model, x):
-    """Differentiate the mean over images of a loss that holds an input gradient."""
+    """Differentiate the mean of a loss that contains an input gradient."""
     x = x.clone().requires_grad_()
     losses = model(x).square().sum(1)
     (g,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
@@ -26,30 +26,30 @@ def differentiate(model, x):
 
 
 def worker(rank, folder):
-    """Differentiate half of the batch twice; return the gradients that were averaged."""
-    place = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
-    torch.distributed.init_process_group("gloo", **place)
+    """Differentiate half of the batch, twice, and save the averaged gradients."""
+    options = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
+    torch.distributed.init_process_group("gloo", **options)
     try:
         parallel = DistributedDataParallel(fast_double_backward(network()))
         for _ in range(2):
             parallel.zero_grad()
-            found = differentiate(parallel, batch()[rank::2])
+            gradients = differentiate(parallel, batch()[rank::2])
     finally:
         torch.distributed.destroy_process_group()
-    torch.save(found, f"{folder}/{rank}.pt")
+    torch.save(gradients, f"{folder}/{rank}.pt")
 
 
 def batch():
     return torch.rand(8, 1, 6, 6, generator=torch.Generator().manual_seed(1)).double()
 
 
-def test_distributed_gradients_are_of_one_process(tmp_path):
+def test_distributed_gradients_agree(tmp_path):
     other = multiprocessing.get_context("spawn").Process(target=worker, args=(1, str(tmp_path)))
     other.start()
     worker(0, tmp_path)
     other.join(120)
     assert other.exitcode == 0
-    wanted = differentiate(network(), batch())
+    expected = differentiate(network(), batch())
     for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-13)
+        actual = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-13)

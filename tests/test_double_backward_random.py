@@ -1,28 +1,17 @@
 """Small random networks: fast layers against stock autograd, in float64 and in float32."""
 
 import copy
-from functools import partial
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from reglib.autodiff import input_gradient
 from reglib.double_backward import evaluation_mode, fast_double_backward, layout
-from reglib.regularizers import input_gradient_penalty
-from tests.double_backward import Net, in_general_position, randn
+from tests.double_backward import PENALTIES, Net, distance, in_general_position, randn, step
 
 CLASSES = 3
-gradient = partial(input_gradient, create_graph=True)
-PENALTIES = {
-    "loss": lambda logits, labels, x: input_gradient_penalty(logits, labels, x).mean(),
-    "logit": lambda y, labels, x: gradient(y.gather(1, labels[:, None]), x).square().sum(),
-    "log marginal density": lambda y, labels, x: gradient(y.logsumexp(1), x).square().sum(),
-    "total variation": lambda logits, _, x: gradient(logits[:, 0], x).diff(dim=-1).abs().sum(),
-}
 
 
 def residual(width):
@@ -81,18 +70,10 @@ def random_networks(draw):
     x = randn(draw(st.integers(2, 4)), channels, draw(size), draw(size))
     labels = torch.arange(len(x)) % CLASSES
     try:
-        step(copy.deepcopy(model), x, labels, "loss")
+        step(copy.deepcopy(model), x, labels)
     except RuntimeError:  # nothing is left of the image, or in-place ReLU spoils a saved output
         assume(False)
     return model, x, labels
-
-
-def step(model, x, labels, penalty):
-    x = x.clone().requires_grad_()
-    logits = model(x)
-    loss, value = F.cross_entropy(logits, labels), PENALTIES[penalty](logits, labels, x)
-    gradients = torch.autograd.grad(loss + value, [x, *model.parameters()], materialize_grads=True)
-    return [loss.detach(), value.detach(), *gradients, *model.buffers()]
 
 
 SLOW = [HealthCheck.too_slow]
@@ -100,39 +81,32 @@ penalties = st.sampled_from(sorted(PENALTIES))
 few = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 
 
-def distance(found, wanted):
-    """The largest difference of two lists of tensors, relative to the largest tensor."""
-    size = max(float(tensor.double().norm()) for tensor in wanted)
-    pairs = zip(found, wanted, strict=True)
-    return max(float((a.double() - b.double()).norm()) for a, b in pairs) / max(size, 1e-300)
-
-
 @settings(few, max_examples=150)
 @given(random_networks(), penalties, one_of("contiguous", "channels-last", "laid out in the view"))
 def test_random_step_agrees_with_stock(drawn, penalty, order):
     model, x, labels = drawn
-    wanted = step(copy.deepcopy(model), x, labels, penalty)
+    expected = step(copy.deepcopy(model), x, labels, penalty)
     if order == "channels-last":
         model = model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
     inside = order == "laid out in the view"
     with mock.patch.multiple(layout, FEW=1, LEAST_PIXELS=0):
-        found = step(fast_double_backward(model, channels_last=inside), x, labels, penalty)
-    assert distance(found, wanted) < 1e-11
+        actual = step(fast_double_backward(model, channels_last=inside), x, labels, penalty)
+    assert distance(actual, expected) < 1e-11
 
 
 @few
 @given(random_networks(), penalties)
 def test_random_evaluation_agrees_with_stock(drawn, penalty):
     model, *others = *drawn, penalty
-    wanted = step(copy.deepcopy(model).eval(), *others)
-    assert distance(step(evaluation_mode(model), *others), wanted) < 1e-11
+    expected = step(copy.deepcopy(model).eval(), *others)
+    assert distance(step(evaluation_mode(model), *others), expected) < 1e-11
 
 
 @few
 @given(random_networks(), penalties)
 def test_float32_rounding_is_like_stock(drawn, penalty):
-    """Rounding may put an activation on the other side of its kink: rare, and the same for both."""
+    """Rounding may move an activation across its kink, rarely and for views and stock alike."""
     model, x, labels = drawn
     exact = step(copy.deepcopy(model), x, labels, penalty)
     stock = step(copy.deepcopy(model).float(), x.float(), labels, penalty)

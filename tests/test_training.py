@@ -1,3 +1,5 @@
+"""Training of a network: reproducible, resumable, with penalties, augmentation and schedules."""
+
 import functools
 import itertools
 import math
@@ -31,13 +33,14 @@ SCHEDULED = {"cure": {"strength": 0.1, "radius": [0.5, 1.0]}}
 CAPTURED = [{}, TARGET, {"marginal_density": {"strength": 0.1, "warm_up": 3}}, SCHEDULED]
 AS_IN_THE_PAPER = replace(WITH_BATCH_NORM, **SGD, **CROPS, penalties=TARGET)
 GROUPED = replace(UNIT, data="grouped", penalties={}, balance_groups=True)
+GROUP_DRO = replace(GROUPED, balance_groups=False, group_dro=0.1, batch_size=96)
 FIXED = replace(WITH_BATCH_NORM, fixed_statistics=True, epochs=1)
-BOTH = pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
+each_unit = pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM], ids=["lenet5", "convnet"])
 
 
 @functools.cache
 def grouped_data():
-    """Digits of which one in eight is in a group of its own, with labels that are wrong."""
+    """Return digits, of which one in eight is in a rare group with wrong labels."""
     data = load_data("mnist5k")
     rare = torch.arange(96) % 8 == 0
     labels = torch.where(rare, 9 - data.train.labels[:96], data.train.labels[:96])
@@ -54,23 +57,23 @@ def run(unit, **options):
     return train(unit, data, device=CPU, **options)
 
 
-def states_of(unit):
-    """Train, and return the result and the state after each epoch, each copied."""
+def run_and_record(unit):
+    """Train, and return the result and copies of the state after each epoch."""
     states = []
 
-    def keep(state):
+    def record(state):
         states.append({name: value.clone() for name, value in state().items()})
 
-    return run(unit, on_epoch=keep), states
+    return run(unit, on_epoch=record), states
 
 
-def same_bits(first, second):
+def have_same_bits(first, second):
     a, b = first.state_dict(), second.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def loss_of(network, count, strength):
-    """Return cross-entropy plus strength x penalty of the first images."""
+def compute_loss(network, count, strength):
+    """Return the cross-entropy plus strength times penalty of the first images."""
     train_split = load_data("mnist5k").train
     inputs = to_float(train_split.images[:count], UNIT.pixel_range).requires_grad_()
     labels, logits = train_split.labels[:count], network(inputs)
@@ -109,70 +112,68 @@ REFUSED = [
 ]
 
 
-def inputs_of(monkeypatch, unit):
-    """Train with a penalty that is zero, and return the images that it saw, batch by batch."""
-    seen = []
+def record_inputs(monkeypatch, unit):
+    """Train with a penalty of zero, and return the batches of images that it gets."""
+    batches = []
 
     def record(batch):
-        seen.append(batch.inputs.detach().clone())
+        batches.append(batch.inputs.detach().clone())
         return batch.logits.sum(1) * 0
 
     monkeypatch.setitem(PENALTIES, "logit_gradient", record)
     run(replace(unit, penalties={"logit_gradient": {"strength": 1}}))
-    return seen
+    return batches
 
 
 class TestAugmentation:
-    def test_loss_and_penalties_see_it(self, monkeypatch):
-        pair = (replace(UNIT, epochs=2, crop_padding=pixels) for pixels in (0, 3))
-        plain, seen = (inputs_of(monkeypatch, unit) for unit in pair)
-        assert [x.shape for x in plain] == [x.shape for x in seen]
+    def test_shifts_inputs_of_penalties(self, monkeypatch):
+        units = (replace(UNIT, epochs=2, crop_padding=pixels) for pixels in (0, 3))
+        plain, shifted = (torch.cat(record_inputs(monkeypatch, unit)) for unit in units)
         inner = (slice(None), slice(3, -3), slice(3, -3))
 
-        def shift(shifted, image):
-            """Find the shift that makes one image of the other, on the part that both show."""
-            for by in itertools.product(range(-3, 4), repeat=2):
-                if torch.equal(image.roll(by, (1, 2))[inner], shifted[inner]):
-                    return by
+        def find_shift(shifted, image):
+            for shift in itertools.product(range(-3, 4), repeat=2):
+                if torch.equal(image.roll(shift, (1, 2))[inner], shifted[inner]):
+                    return shift
             raise AssertionError("no shift of the image")
 
-        shifts = [shift(a, b) for a, b in zip(torch.cat(seen), torch.cat(plain))]
+        shifts = [find_shift(a, b) for a, b in zip(shifted, plain, strict=True)]
         assert len(set(shifts)) > 30
         assert shifts[:96] != shifts[96:]
 
     def test_zooms_anew_in_each_epoch(self, monkeypatch):
-        seen = inputs_of(monkeypatch, replace(UNIT, epochs=2, batch_size=96, zoom=2.0))
-        ink = [images.sum((1, 2, 3)).sort().values for images in seen]  # in the order of no epoch
+        batches = record_inputs(monkeypatch, replace(UNIT, epochs=2, batch_size=96, zoom=2.0))
+        ink = [images.sum((1, 2, 3)).sort().values for images in batches]  # whatever the order
         images = to_float(load_data("mnist5k").train.images[:96], (0, 1))
         plain = images.sum((1, 2, 3)).sort().values
-        # 7/3 if none left the image
+        # 7/3 if no ink left the image
         assert all((zoomed.mean() / plain.mean()) > 1.5 for zoomed in ink)
         assert not torch.allclose(ink[0], ink[1], rtol=1e-3)
 
     def test_swaps_halves_anew_in_each_epoch(self, monkeypatch):
         changes = {"data": "blockmnist5k", "network": "mlp", "batch_size": 96}
-        seen = inputs_of(monkeypatch, replace(UNIT, epochs=2, swap_halves=True, **changes))
+        batches = record_inputs(monkeypatch, replace(UNIT, epochs=2, swap_halves=True, **changes))
         above, below = (  # by the upper side of the block's frame
-            [(images[:, 0, line, 4:24] == 1).all(1) for images in seen] for line in (4, 32)
+            [(images[:, 0, line, 4:24] == 1).all(1) for images in batches] for line in (4, 32)
         )
         assert all((a ^ b).all() for a, b in zip(above, below))
         assert not torch.equal(above[0], above[1])
 
 
 class TestResume:
-    @pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM, AS_IN_THE_PAPER])
+    @pytest.mark.parametrize("unit", [UNIT, WITH_BATCH_NORM, AS_IN_THE_PAPER, GROUP_DRO])
     def test_from_any_epoch(self, unit):
-        expected, states = states_of(unit)
+        expected, states = run_and_record(unit)
         assert len(states) == 3
         for epochs, state in enumerate(states, start=1):
             assert state["losses"].tolist() == expected.losses[:epochs]
             torch.manual_seed(epochs)
             resumed = run(unit, resume=state)
-            assert same_bits(resumed.network, expected.network)
+            assert have_same_bits(resumed.network, expected.network)
             assert resumed.losses == expected.losses
 
     def test_without_group_weights_is_refused(self):
-        state = states_of(replace(GROUPED, balance_groups=False))[1][0]
+        state = run_and_record(replace(GROUPED, balance_groups=False))[1][0]
         expected = "resume: expected the state of a training with groups"
         with pytest.raises(UsageError, match=expected):
             run(GROUPED, resume=state)
@@ -180,31 +181,30 @@ class TestResume:
 
 class TestGroups:
     def test_balanced_are_equally_frequent(self, monkeypatch):
-        seen = torch.cat(inputs_of(monkeypatch, GROUPED)).flatten(1).sum(1).tolist()
-        sums = to_float(grouped_data().train.images, UNIT.pixel_range).flatten(1).sum(1)
-        rare = {round(v, 3) for v in sums[grouped_data().train.groups == 1].tolist()}
-        assert len(seen) == 3 * 96
-        assert sum(round(v, 3) in rare for v in seen) / len(seen) == pytest.approx(0.5, abs=0.1)
+        sums = torch.cat(record_inputs(monkeypatch, GROUPED)).flatten(1).sum(1).tolist()
+        split = grouped_data().train
+        rare = to_float(split.images, UNIT.pixel_range)[split.groups == 1].flatten(1).sum(1)
+        rare_sums = {round(v, 3) for v in rare.tolist()}
+        assert len(sums) == 3 * 96
+        assert sum(round(v, 3) in rare_sums for v in sums) / len(sums) == pytest.approx(
+            0.5, abs=0.1
+        )
 
     def test_dro_weighs_the_larger_loss(self):
-        """The first loss is that of equal weights, which then move to the group of wrong labels."""
-        unit = replace(GROUPED, balance_groups=False, group_dro=0.1, batch_size=96)
-        result, states = states_of(unit)
-        network = initial_network(unit, grouped_data())
+        """The first loss has equal weights, which then move to the group of wrong labels."""
+        result, states = run_and_record(GROUP_DRO)
+        network = initial_network(GROUP_DRO, grouped_data())
         labels, groups = grouped_data().train.labels, grouped_data().train.groups
-        logits = network(to_float(grouped_data().train.images, unit.pixel_range))
+        logits = network(to_float(grouped_data().train.images, UNIT.pixel_range))
         losses = nn.functional.cross_entropy(logits, labels, reduction="none")
         expected = group_dro(losses, groups, torch.full((2,), 0.5), step_size=0.1)
         assert result.losses[0] == pytest.approx(float(expected.loss.detach()), rel=1e-5)
         torch.testing.assert_close(states[0]["group_weights"], expected.weights)
         assert states[2]["group_weights"].sum().item() == pytest.approx(1, rel=1e-5)
-        resumed = run(unit, resume=states[0])
-        assert same_bits(resumed.network, result.network)
-        assert resumed.losses == result.losses
 
 
 class TestPenalty:
-    def test_settings_and_epoch_reach_it(self):
+    def test_gets_settings_and_epoch(self):
         def losses(**settings):
             penalties = {"cure": {"strength": 1.0, **settings}}
             return run(replace(UNIT, penalties=penalties, epochs=2, batch_size=96)).losses
@@ -235,41 +235,41 @@ class TestPenalty:
 
     def test_more_strength_flattens(self):
         networks = [run(with_strength(s, epochs=6)).network for s in (0, 10, 100)]
-        norms = [loss_of(n, 96, 1.0) - loss_of(n, 96, 0.0) for n in networks]
+        norms = [compute_loss(n, 96, 1.0) - compute_loss(n, 96, 0.0) for n in networks]
         assert norms[0] > 1.5 * norms[1]
         assert norms[1] > 1.5 * norms[2]
 
     @pytest.mark.parametrize(
         ("name", "differentiates"), [("landscape_curvature", False), ("logit_gradient", True)]
     )
-    def test_acts_in_every_t_th_step(self, monkeypatch, name, differentiates):
-        seen = []
+    def test_acts_in_every_second_step(self, monkeypatch, name, differentiates):
+        calls = []
 
         def record(batch, *, kernel_width=3):
-            seen.append((kernel_width, batch.inputs.requires_grad, batch.labels))
+            calls.append((kernel_width, batch.inputs.requires_grad, batch.labels))
             return 0 * batch.logits.sum(1) + 1
 
         monkeypatch.setitem(PENALTIES, name, record)
         unit = replace(UNIT, penalties={name: {"strength": 9.0, "every": 2, "kernel_width": 5}})
-        sparse, states = states_of(unit)
-        of_steps_2_4_6_8_of_9 = [(5, differentiates)] * 4
-        assert [(width, grad) for width, grad, _ in seen] == of_steps_2_4_6_8_of_9
+        sparse, states = run_and_record(unit)
+        # Steps 2, 4, 6 and 8 of 9.
+        assert [(width, grad) for width, grad, _ in calls] == [(5, differentiates)] * 4
         plain = run(replace(UNIT, penalties={}))
         extra = [a - b for a, b in zip(sparse.losses, plain.losses)]
         steps_of_epochs = [1, 2, 1]
         assert extra == pytest.approx([9.0 * n / 3 for n in steps_of_epochs], rel=1e-3)
-        later = [labels for _, _, labels in seen[1:]]
-        seen.clear()
+        later = calls[1:]
+        calls.clear()
         run(unit, resume=states[0])
-        assert all(torch.equal(again[2], labels) for again, labels in zip(seen, later, strict=True))
+        assert all(torch.equal(a[2], b[2]) for a, b in zip(calls, later, strict=True))
 
     def test_strength_rises(self, monkeypatch):
         monkeypatch.setitem(PENALTIES, "cure", lambda batch: 0 * batch.logits.sum(1) + 1)
         unit = replace(UNIT, penalties={"cure": {"strength": 9.0, "warm_up": 5}})
         rising, plain = run(unit), run(replace(UNIT, penalties={}))
         extra = [a - b for a, b in zip(rising.losses, plain.losses)]
-        of_three_steps_each = [9 * (0.2 + 0.4 + 0.6) / 3, 9 * (0.8 + 1 + 1) / 3, 9]
-        assert extra == pytest.approx(of_three_steps_each, rel=1e-3)
+        means_of_three_steps = [9 * (0.2 + 0.4 + 0.6) / 3, 9 * (0.8 + 1 + 1) / 3, 9]
+        assert extra == pytest.approx(means_of_three_steps, rel=1e-3)
 
     @pytest.mark.parametrize(
         ("name", "strength"), [("landscape_curvature", 100.0), ("landscape_target", 80.0)]
@@ -301,10 +301,10 @@ class TestTrain:
 
     def test_first_loss_includes_the_penalty(self):
         unit = with_strength(0.5, epochs=1, batch_size=96)
-        expected = loss_of(initial_network(unit, load_data("mnist5k")), 96, 0.5)
+        expected = compute_loss(initial_network(unit, load_data("mnist5k")), 96, 0.5)
         assert run(unit).losses == pytest.approx([expected], rel=1e-5)
 
-    @BOTH
+    @each_unit
     def test_same_seed_gives_same_bits(self, unit):
         images = load_data("mnist5k").train.images
         before = images[:96].clone()
@@ -316,11 +316,11 @@ class TestTrain:
         assert torch.equal(torch.get_rng_state(), state)
         assert images.dtype == torch.uint8
         assert torch.equal(images[:96], before)
-        assert same_bits(first.network, again.network)
+        assert have_same_bits(first.network, again.network)
         assert first.losses == again.losses
-        assert not same_bits(first.network, third.network)
+        assert not have_same_bits(first.network, third.network)
 
-    def test_every_epoch_has_its_order(self, monkeypatch):
+    def test_each_epoch_has_its_order(self, monkeypatch):
         orders, randperm = [], torch.randperm
 
         def record(*arguments, **options):
@@ -334,8 +334,8 @@ class TestTrain:
         assert all(sorted(order.tolist()) == list(range(96)) for order in orders)
 
     @pytest.mark.parametrize(("strength", "learning_rate"), [(0.1, 1e30), (1e300, 2e-3)])
-    def test_divergence_ends_it(self, strength, learning_rate):
-        result, states = states_of(with_strength(strength, learning_rate=learning_rate))
+    def test_divergence_ends_training(self, strength, learning_rate):
+        result, states = run_and_record(with_strength(strength, learning_rate=learning_rate))
         assert result.diverged
         assert not math.isfinite(result.losses[-1])
         assert len(states) == len(result.losses) - 1
@@ -369,26 +369,26 @@ class TestTrain:
         ways = (memory_format(model, torch.device(device), stock_penalties=s) for s in (0, 1))
         assert tuple(ways) == layout
 
-    @BOTH
-    def test_fast_and_stock_differ_by_rounding(self, unit):
+    @each_unit
+    def test_fast_and_stock_agree(self, unit):
         unit = replace(unit, epochs=2, n_train=64, batch_size=64)
         fast, stock, default = (run(unit, double_backward=w) for w in ("fast", "stock", None))
         assert fast.losses[0] == pytest.approx(stock.losses[0], rel=1e-5)
-        # Adam's first step goes by the sign of a gradient, be it rounding only.
+        # Adam's first step follows the sign of a gradient, even if the gradient is rounding error.
         assert fast.losses[1] == pytest.approx(stock.losses[1], rel=1e-3)
-        assert same_bits(default.network, fast.network)
-        assert not same_bits(stock.network, fast.network)
+        assert have_same_bits(default.network, fast.network)
+        assert not have_same_bits(stock.network, fast.network)
         assert type(fast.network) is type(stock.network)
 
     def test_captured_is_stock_on_the_cpu(self):
         unit = replace(WITH_BATCH_NORM, epochs=1, n_train=64)
         stock, graph = (run(unit, double_backward=way) for way in ("stock", "captured"))
-        assert same_bits(stock.network, graph.network)
+        assert have_same_bits(stock.network, graph.network)
         assert stock.losses == graph.losses
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-    @pytest.mark.parametrize("penalties", CAPTURED, ids=lambda given: "-".join(given) or "none")
+    @pytest.mark.parametrize("penalties", CAPTURED, ids=lambda names: "-".join(names) or "none")
     def test_captured_agrees_with_stock_on_cuda(self, optimizer, penalties):
         changes = {"epochs": 3, "cosine_epochs": 3, "optimizer": optimizer, "penalties": penalties}
         unit, device = replace(WITH_BATCH_NORM, **changes), torch.device("cuda")
@@ -402,7 +402,7 @@ class TestTrain:
     def test_cuda_gives_the_same_bits(self):
         data, device = load_data("mnist5k"), torch.device("cuda")
         first, again = (train(UNIT, data, device=device) for _ in range(2))
-        assert same_bits(first.network, again.network)
+        assert have_same_bits(first.network, again.network)
         assert first.losses == pytest.approx(run(UNIT).losses, rel=1e-2)
 
     @pytest.mark.gpu
@@ -412,7 +412,7 @@ class TestTrain:
         resident = train(unit, load_data("mnist5k"), device=device)
         monkeypatch.setattr(training, "RESIDENT_BYTES", 0)
         brought = train(unit, load_data("mnist5k"), device=device)
-        assert same_bits(resident.network, brought.network)
+        assert have_same_bits(resident.network, brought.network)
         assert resident.losses == brought.losses
 
 
@@ -423,8 +423,8 @@ class TestFixedStatistics:
         buffers = dict(after.named_buffers())
         assert all(torch.equal(value, buffers[name]) for name, value in before.named_buffers())
         scales = [module.weight for module in after.modules() if isinstance(module, nn.BatchNorm2d)]
-        assert any((scale != 1).any() for scale in scales)  # its own weights are trained
-        expected = loss_of(before.eval(), 32, 0.1)
+        assert any((scale != 1).any() for scale in scales)  # the weights are trained
+        expected = compute_loss(before.eval(), 32, 0.1)
         assert run(replace(FIXED, n_train=32)).losses == pytest.approx([expected], rel=1e-5)
 
     @pytest.mark.parametrize("penalised", [True, False])
@@ -437,14 +437,14 @@ class TestFixedStatistics:
 
 class TestSchedule:
     def test_cosine_ends_near_zero(self):
-        unit = replace(AS_IN_THE_PAPER, epochs=4, batch_size=1, n_train=40)
-        states = states_of(replace(unit, penalties={}, batch_size=4))[1]
+        changes = {"epochs": 4, "batch_size": 4, "n_train": 40, "penalties": {}}
+        states = run_and_record(replace(AS_IN_THE_PAPER, **changes))[1]
         weights = [state["network.0.weight"] for state in states]
         moves = [float((b - a).norm()) for a, b in itertools.pairwise(weights)]
         assert moves[2] < 0.5 * moves[0]
 
     def test_shorter_training_is_the_start(self):
-        _, states = states_of(AS_IN_THE_PAPER)
+        _, states = run_and_record(AS_IN_THE_PAPER)
         shorter = run(replace(AS_IN_THE_PAPER, epochs=2))
         for name, weight in shorter.network.state_dict().items():
             assert torch.equal(weight, states[1][f"network.{name}"])
@@ -465,8 +465,8 @@ class TestSchedule:
         options = {"backbone_options": small, "width": 8, "k": 0.25} if l1 else small
         fields = {"epochs": 1, "batch_size": 96, "optimizer": "sgd", "learning_rate": 1.0}
         unit = replace(UNIT, **fields, network=network, network_options=options, penalties=l1)
-        made = [run(unit).network, run(replace(unit, precision="bfloat16")).network]
-        networks = [initial_network(unit, load_data("mnist5k")), *made]
+        trained = [run(unit).network, run(replace(unit, precision="bfloat16")).network]
+        networks = [initial_network(unit, load_data("mnist5k")), *trained]
         start, *ends = (torch.cat([p.flatten() for p in n.parameters()]) for n in networks)
         steps = [(end - start).detach() for end in ends]
         assert steps[1].dtype == torch.float32

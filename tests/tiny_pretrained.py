@@ -1,4 +1,4 @@
-"""A network with weights in a file and photographs for it, small enough for tests."""
+"""A small pretrained network with a file of weights, and photographs for it."""
 
 import hashlib
 from pathlib import Path
@@ -32,7 +32,7 @@ def build() -> nn.Module:
 
 
 def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
-    """Make the network and the photographs known; return the file of weights."""
+    """Register the network and the photographs, and return the file of weights."""
     patch.setenv("REGLIB_DATA", str(folder))
     file = folder / "weights" / "tiny.pth"
     file.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Measurements of a LeNet-5 as it starts, for the tests of metrics."""
+"""Measurements of an untrained LeNet-5, for the tests of metrics."""
 
 from suite.data import load_data
 from suite.networks import build_network

@@ -1,7 +1,7 @@
-r"""Differentiating a gradient: exact and, for any network, close to the least arithmetic.
+r"""Differentiate a gradient exactly and, for any network, with close to the least arithmetic.
 
-A training step whose loss holds an input gradient needs about twice the arithmetic of a plain one
-(6F against 3F, with F one forward pass). Stock autograd takes 2.2 to 6 times as long.
+A training step whose loss contains an input gradient needs about twice the arithmetic of a plain
+step: 6F instead of 3F, with F for one forward pass. Stock autograd takes 2.2 to 6 times as long.
 
 >>> import torch
 >>> network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())

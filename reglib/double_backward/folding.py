@@ -1,4 +1,4 @@
-"""Networks in evaluation mode with batch normalisation folded into the convolution before it."""
+"""Fold batch normalisation in evaluation mode into the convolution before it."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -37,16 +37,17 @@ PIECEWISE_LINEAR_METHODS = set(
 
 
 class Folding(NamedTuple):
-    """What `folded_copy` does to a network, and why it does no more.
+    """What `folded_copy` folds in a network, and what it cannot.
 
     Args:
-        folded: name of a convolution by name of the batch normalisation that goes into it.
-        kept: reason by name of a batch normalisation that stays by itself.
-        nonlinear: reason by name of what is not known to be piecewise linear in the input:
-            modules, functions and methods outside of the `PIECEWISE_LINEAR_*` lists; products of
-            values that vary with the input, weights of layers included; batch statistics; modules
-            with hooks or with a `forward` of their own. If it is empty, a logit's input gradient is
-            differentiated in 4F, not 6F: it depends on the weights, but not on the activations.
+        folded: for each folded batch normalisation, by name, the name of its convolution.
+        kept: for each other batch normalisation, by name, the reason.
+        nonlinear: for each node that is not known to be piecewise linear in the input, by name, the
+            reason: modules, functions and methods outside of the `PIECEWISE_LINEAR_*` lists;
+            products of values that vary with the input, such as computed weights; batch statistics;
+            modules with hooks or with a `forward` of their own. If it is empty, the input gradient
+            of a logit depends on the weights but not on the activations, and is differentiated in
+            4F instead of 6F.
     """
 
     folded: dict[str, str]
@@ -60,17 +61,17 @@ def evaluation_mode(model: nn.Module) -> Any:
     .. math:: s &= \gamma / \sqrt{\sigma^2 + \epsilon}, \\
        s (x * w + b - \mu) + \beta &= x * (s w) + (s (b - \mu) + \beta)
 
-    The folded weights are made anew in each call, differentiable by all parameters. The view shares
-    the state of the network, as that of `fast_double_backward` does, and has its exact functions;
-    while it is called, or another method of the class of the network is, modules are in evaluation
-    mode for this thread, and afterwards in the mode that they had. So it can be called in the midst
-    of a training step, also of another thread. A submodule is the network's own, and what is called
-    of it alone, as `view.features(images)` may be, runs in the mode that it has.
+    Each call computes the folded weights, differentiable by all parameters. The view shares the
+    state of the network and runs exact functions, like the view of `fast_double_backward`. During a
+    call of the view, or of a method of the network's class, modules are in evaluation mode for this
+    thread. Afterwards they are in their previous mode. So a view can be called during a training
+    step, also of another thread. A submodule called alone, as in `view.features(images)`, runs in
+    its own mode.
 
-    What is folded shows in each call anew, so that the network may change: a normalisation of what
-    a convolution has put out, whichever modules or functions they are. No gradient goes through the
-    output of a folded convolution; a network with hooks, which may ask for it, is not folded. In a
-    call modules are of subclasses of their classes: ask by `isinstance`, not by `type(m) is C`.
+    Each call finds out what to fold, so that the network may change: every normalisation of the
+    output of a convolution, by any modules or functions. No gradient passes through the output of a
+    folded convolution. A network with hooks, which may need that gradient, is not folded. During a
+    call the class of a module is a subclass of its class: use `isinstance`, not `type(m) is C`.
 
     Args:
         model: any network in Python.
@@ -78,17 +79,17 @@ def evaluation_mode(model: nn.Module) -> Any:
     Raises:
         ValueError: TorchScript or quantised modules, `__slots__` in the class of the network, or a
             lazy module that was never called.
-        RuntimeError: in the call, activation checkpointing in a network in training mode.
+        RuntimeError: in a call, activation checkpointing in a network in training mode.
     """
     check(model, lazy=False)
     return view_of(unwrap(model), Evaluation)
 
 
 def folded_copy(model: nn.Module) -> Any:
-    """Return a copy of a network in evaluation mode, its batch normalisation folded once for all.
+    """Return a copy of a network in evaluation mode, with batch normalisation folded.
 
-    For looking at a trained network: the copy does not follow it, and its parameters need no
-    gradient. Where only the input is differentiated, and once, it is faster than `evaluation_mode`.
+    The copy is meant for a trained network: it does not follow later changes, and its parameters
+    require no gradient. For first derivatives by the input it is faster than `evaluation_mode`.
 
     Raises:
         ValueError: as `evaluation_mode`.
@@ -106,7 +107,7 @@ def folded_copy(model: nn.Module) -> Any:
 
 
 def _remove_normalisation(norm: nn.Module) -> nn.Module:
-    """Return what a layer does besides: timm's layers have the activation in them."""
+    """Return the rest of a layer: layers of timm include the activation."""
     if type(norm) is nn.BatchNorm2d:
         return nn.Identity().eval()
     rest = fx.symbolic_trace(norm)
@@ -147,9 +148,9 @@ def _evaluate(view: nn.Module, function: Callable[..., Any], /, *args: Any, **kw
 
 
 class _FoldingLayers(FastLayers):
-    """Let the gradient of a normalised convolution be that of one with other weights."""
+    """Give normalised convolutions the graph of one convolution with folded weights."""
 
-    switched = folds = False  # whether modules were in training mode; whether nothing is hooked
+    switched = folds = False  # whether modules were in training mode; whether none has hooks
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.switched and saved_tensors_are_hooked():
@@ -162,7 +163,7 @@ class _FoldingLayers(FastLayers):
 
 
 class _Known(Convolution):
-    """A convolution whose output is known."""
+    """A convolution whose output was computed before."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, known: Any) -> Tensor:
@@ -172,7 +173,7 @@ class _Known(Convolution):
 
 
 def _fold_output(y: Tensor) -> Tensor:
-    """Return an output with the graph of one convolution, if it is the scaled output of one."""
+    """Return y, with the graph of one convolution if y is the scaled output of a convolution."""
     norm: Any = y.grad_fn
     conv = norm.next_functions[0][0] if isinstance(norm, ScaleShift._backward_cls) else None
     if not isinstance(conv, Convolution._backward_cls):
@@ -189,7 +190,7 @@ def _fold(s: Tensor, t: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Te
 
 
 def folding_of(model: nn.Module) -> Folding:
-    """Find out what `folded_copy` folds, by following a symbol through a copy of the network.
+    """Find out what `folded_copy` folds, by tracing a copy of the network.
 
     Raises:
         ValueError: as `evaluation_mode`.
@@ -201,50 +202,49 @@ def folding_of(model: nn.Module) -> Folding:
         probe = copy_network(unwrap(model)).to("meta")
         with in_evaluation_mode(probe), torch.random.fork_rng(devices=[]):
             graph = _Tracer().trace(probe)
-    except Exception as error:  # noqa: BLE001 - whatever the network does with a symbol
+    except Exception as error:  # noqa: BLE001 - networks do anything with a symbol
         opaque = f"the network cannot be traced: {error}"
         return Folding({}, dict.fromkeys(norms, opaque), {"model": opaque})
-    norm_calls = _calls(graph, modules, (nn.BatchNorm2d, F.batch_norm, "running_mean weight bias"))
-    conv_calls = _calls(graph, modules, (nn.Conv2d, F.conv2d, "weight bias"))
-    folded: dict[str, str] = {}
-    kept = dict.fromkeys(norms, "it is not called as a module of torch.nn")
+    norm_calls = _calls(graph, modules, nn.BatchNorm2d, F.batch_norm, "running_mean weight bias")
+    conv_calls = _calls(graph, modules, nn.Conv2d, F.conv2d, "weight bias")
     altered = [n for n, m in modules.items() if is_hooked(m) or "forward" in vars(m)]
     changed = {n: f"{n or 'model'} has a hook or its own forward" for n in altered}
+    folded: dict[str, str] = {}
+    kept = dict.fromkeys(norms, "it is not called as a module of torch.nn")
     for node, name in norm_calls.items():
-        conv, kept[name] = _convolution_before(node, conv_calls, modules)
-        if modules[name].running_mean is None:
+        kept[name] = _why_not_folded(node, conv_calls, modules)
+        if changed:
+            kept[name] = next(iter(changed.values()))
+        elif modules[name].running_mean is None:
             kept[name] = "it has no running statistics"
         elif list(norm_calls.values()).count(name) > 1:
             kept[name] = "it is called more than once"
-        elif changed:
-            kept[name] = next(iter(changed.values()))
         if not kept[name]:
-            folded[name] = conv
+            folded[name] = conv_calls[_input(node)]
             del kept[name]
     varying: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "placeholder" or varying & {*node.all_input_nodes}:
             varying.add(node)
-    reasons = {str(node): _why_nonlinear(node, modules, varying) for node in graph.nodes} | changed
-    return Folding(folded, kept, {name: why for name, why in reasons.items() if why})
+    reasons = {str(node): _why_nonlinear(node, modules, varying) for node in graph.nodes}
+    return Folding(folded, kept, {name: why for name, why in reasons.items() if why} | changed)
 
 
 class _Tracer(fx.Tracer):
-    """Follow a symbol past the hooks, which belong to whoever registered them."""
+    """A tracer that calls no hooks."""
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return super().call_module(m, m.forward, args, kwargs)
 
 
 def _calls(
-    graph: fx.Graph, modules: Mapping[str, nn.Module], layer: tuple[type, Callable[..., Any], str]
+    graph: fx.Graph, modules: Mapping[str, nn.Module], kind: type, function: Any, names: str
 ) -> dict[fx.Node, str]:
-    """Return the names of the modules of a kind by the nodes that call them.
+    """Return the names of the modules of a class of torch.nn, by the nodes that call them.
 
-    A layer is the class of torch.nn, the function that it calls, and what it hands on to it besides
-    the input. A module of another class counts if its `forward` hands on the same.
+    The class passes its state of these names to a function. A module of another class counts if its
+    `forward` passes the same state to that function.
     """
-    kind, function, names = layer
     calls = {}
     for node in graph.nodes:
         if node.op == "call_module" and type(modules[str(node.target)]) is kind:
@@ -259,25 +259,25 @@ def _calls(
     return calls
 
 
-def _convolution_before(
+def _why_not_folded(
     norm: fx.Node, convs: Mapping[fx.Node, str], modules: Mapping[str, nn.Module]
-) -> tuple[str, str]:
-    """Return the convolution that a batch normalisation can go into, and why it cannot."""
+) -> str:
+    """Return why a batch normalisation cannot go into the convolution before it, or ""."""
     before = _input(norm)
     if before not in convs:
-        return "", f"its input is {before}, which is not the output of a convolution"
+        return f"its input is {before}, which is not the output of a convolution"
     name = convs[before]
     weight = modules[name]._parameters.get("weight")
     if weight is None:
-        return name, f"the weight of {name} is not a parameter"
+        return f"the weight of {name} is not a parameter"
     sharing = [p for m in modules.values() for p in m._parameters.values() if p is weight]
     parameters = f"{name}.weight", f"{name}.bias"
     reads = [n for n in norm.graph.nodes if n.target in parameters and {*n.users} - {before}]
     if reads or list(convs.values()).count(name) > 1 or len(sharing) > 1:
-        return name, f"{name} or its weight is used more than once"
+        return f"{name} or its weight is used more than once"
     if any(user is not norm and not _reads_shape(user) for user in before.users):
-        return name, f"the output of {name} is used elsewhere too"
-    return name, ""
+        return f"the output of {name} is used elsewhere too"
+    return ""
 
 
 def _input(node: fx.Node) -> Any:
@@ -292,7 +292,7 @@ def _reads_shape(node: fx.Node) -> bool:
 def _why_nonlinear(node: fx.Node, modules: Mapping[str, Any], varying: set[fx.Node]) -> str | None:
     """Return why a node is not known to be piecewise linear in the nodes that vary with the input.
 
-    None stands for a node that is.
+    Return None for a node that is piecewise linear.
     """
     target: Any = node.target
     if node.op == "call_module":

@@ -1,11 +1,10 @@
-r"""Autograd functions whose derivatives are again such functions.
+r"""Autograd functions whose derivatives are autograd functions of this module.
 
-A backward pass calls the kernels of ordinary forward and backward passes, each at most once. Where
-a layer is linear in its input, or linear on pieces, its input gradient does not depend on the
-input: no zeros are made for it, and where nothing else asks for the pass through the forward graph,
-it is left out.
+A backward pass calls the kernels of ordinary forward and backward passes, each at most once. The
+input gradient of a linear or piecewise linear layer does not depend on the input. So no zeros are
+made for it, and the pass through the forward graph is left out if nothing else needs it.
 
-Tensors come first among the arguments of each function, so that they match `ctx.next_functions`.
+The arguments of each function begin with its tensors, which match `ctx.next_functions`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,32 +21,32 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]]
 
 
 def needs(ctx: Any) -> list[bool]:
-    """Say of each tensor given to a function whether this backward pass needs its gradient.
+    """Return whether this backward pass needs the gradient of each tensor argument.
 
-    `ctx.needs_input_grad` says only whether it could: a gradient by the input alone would compute
-    those of all weights too.
+    `ctx.needs_input_grad` says only whether a pass could need it: a gradient by the input alone
+    would compute the gradients of all weights too.
     """
     return [node is not None and will_run(node) for node, _ in ctx.next_functions]
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether images lie in memory pixel by pixel, with their channels side by side."""
+    """Whether images lie in memory pixel by pixel, and the channels of a pixel together."""
     return x.ndim == 4 and not is_batched(x) and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Bring images into channels-last layout; batched gradients, which have none, stay."""
+    """Bring images into channels-last layout; batched gradients have none and stay."""
     return x if is_batched(x) else x.contiguous(memory_format=torch.channels_last)
 
 
 class Exact(Function):
-    """A function whose `values` can be differentiated by stock autograd, too."""
+    """A function whose `values` stock autograd can differentiate, too."""
 
     values: Callable[..., Any]
 
     @classmethod
     def of(cls, *args: Any) -> Any:
-        """Apply the function; of batched gradients it would record nothing, but its values do."""
+        """Apply the function, or compute its values where it would record no gradient."""
         batched = any(isinstance(value, Tensor) and is_batched(value) for value in args)
         return cls.values(*args) if batched or is_transformed() else cls.apply(*args)
 
@@ -86,9 +85,9 @@ class Convolution(Exact):
 
 
 class ConvolutionGradient(Exact):
-    """A gradient of a convolution, by x (`by` is 0) or by w (1).
+    """The gradient of a convolution by x (`by` is 0) or by w (1).
 
-    It is linear in gy and in the other of the two; of the one itself it takes the shape.
+    It is linear in gy and in `other`, w or x; `itself`, x or w, gives the shape of the result.
     """
 
     @staticmethod
@@ -126,29 +125,29 @@ def _convolution_backward(
     gx, gw, gb = aten.convolution_backward(
         gy, x, w, bias, stride, padding, dilation, False, [0, 0], groups, mask
     )
-    # Of channels-last images the kernel gives a channels-last weight gradient.
+    # For channels-last images the kernel returns a channels-last weight gradient.
     return gx, gw.contiguous() if mask[1] and w.is_contiguous() else gw, gb
 
 
 def is_unsafe(weight: Tensor, stride: Sequence[int]) -> bool:
-    """Whether oneDNN may get the weight gradient of channels-last images wrong on some CPUs.
+    """Whether oneDNN may compute a wrong weight gradient for channels-last images on some CPUs.
 
-    Without AVX-512, oneDNN 3.13 (torch 2.15) takes a stride of a 1 x 1 kernel by copying blocks of
-    8 channels; of fewer it reads and writes beyond its buffers. On one thread the process dies, on
-    two the gradient is wrong. In other layouts it is right. Of a transposed convolution, whose
-    output takes the part of the input, the shape of the weight says the same.
+    Without AVX-512, oneDNN 3.13 (torch 2.15) computes a strided 1 x 1 convolution by copying blocks
+    of 8 channels. With fewer channels it reads and writes beyond its buffers: on one thread the
+    process dies, on two the gradient is wrong. Other layouts are safe. In the weight of a
+    transposed convolution the same dimension counts: that of the output channels.
     """
     few = weight.ndim == 4 and weight.shape[1] < 8 and weight.shape[2:] == (1, 1)
     return few and max(stride) > 1 and weight.device.type == "cpu"
 
 
 def to_standard_layout(x: Tensor) -> Tensor:
-    """Return a contiguous copy; of one channel, `contiguous` would leave channels-last strides."""
+    """Return a contiguous copy; `contiguous` would keep channels-last strides of one channel."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 class LinearMap(Exact):
-    """y = L v, with tensors and settings that define L and its adjoint."""
+    """y = L v, by a function for L and one for its adjoint, which take further tensors."""
 
     @staticmethod
     def values(v: Tensor, forward: Map, adjoint: Map, *tensors: Tensor) -> Tensor:
@@ -169,8 +168,8 @@ class LinearMap(Exact):
 class Piecewise(Function):
     """A function that is linear on pieces.
 
-    `evaluate(x)` gives y and the tensors that say on which piece x lies; `pull(gy, *tensors)` is
-    the input gradient there and `push(u, *tensors)` its adjoint.
+    `evaluate(x)` returns y and the tensors that determine the piece of x. On that piece
+    `pull(gy, *tensors)` is the input gradient, and `push(u, *tensors)` its adjoint.
     """
 
     @staticmethod
@@ -188,17 +187,8 @@ class Piecewise(Function):
         return LinearMap.of(gy, *ctx.maps, *tensors), None, None, None
 
 
-def gate(kernel: Any, *settings: float | bool) -> Map:
-    """Return the product with the slope of an activation, from its output or its input."""
-
-    def product(v: Tensor, point: Tensor) -> Tensor:
-        return kernel(v, point, *settings)
-
-    return product
-
-
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return left and right pixels of windows of 2 x 2, and of the larger of both the two rows."""
+    """Return left and right pixels of 2 x 2 windows, and upper and lower maxima of the rows."""
     height, width = (size // 2 * 2 for size in x.shape[-2:])
     left, right = x[..., 0:width:2], x[..., 1:width:2]
     columns = torch.maximum(left, right)
@@ -211,13 +201,13 @@ def max_pool_of_pairs(x: Tensor) -> Tensor:
 
 
 def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
-    """The same, and the index of each maximum in its image; of equal pixels that of the first.
+    """Pool 2 x 2 pixels; return maxima and their indices in the image, the first of equal pixels.
 
-    The settings are those of `max_pool2d_with_indices`, which have to say the same.
+    The settings are those of `max_pool2d_with_indices`, and have to describe the same windows.
     """
     left, right, upper, lower = _pairs(x)
     height, width = x.shape[-2:]
-    # Zeros and ones as numbers: of selections, `where` is by far the slowest.
+    # Select by arithmetic: `where` is far slower.
     is_right = (right > left).float()
     is_lower = (lower > upper).float()
     rows = height // 2 * 2
@@ -225,6 +215,6 @@ def max_pool_of_pairs_with_indices(x: Tensor, *settings: Any) -> tuple[Tensor, T
     row_starts = torch.arange(0, height // 2, device=x.device)[:, None] * (2 * width)
     first = row_starts + torch.arange(0, width // 2, device=x.device) * 2
     y = torch.maximum(upper, lower)
-    if not y.sum().isfinite():  # of NaN, which no comparison finds, the kernel takes the last
+    if not y.sum().isfinite():  # the kernel returns the last NaN, which no comparison finds
         return aten.max_pool2d_with_indices(x, *settings)
     return y, column.add_(is_lower, alpha=width).long().add_(first)

@@ -1,7 +1,7 @@
-"""The functions of PyTorch that have a faster double backward pass here, and how they are called.
+"""Functions of PyTorch with a faster double backward pass, and a mode that calls them.
 
-While `FastLayers` is active, each call of one of these functions, from whatever module, goes to an
-exact autograd function of ours. All others, and settings that ours do not cover, stay as they are.
+While `FastLayers` is active, every call of these functions, by any module, goes to an exact
+autograd function of this package. Other functions and uncovered settings stay with stock autograd.
 """
 
 from collections import Counter
@@ -25,12 +25,12 @@ Ruled = Tensor | NotImplementedType  # NotImplemented leaves the call to stock a
 
 
 class FastLayers(TorchFunctionMode):
-    """Send the functions in `HANDLERS` to exact autograd functions of ours.
+    """Send the functions in `HANDLERS` to the exact autograd functions of this package.
 
     Args:
-        calls: counts, if given, the calls that went to ours and those that stayed, by name.
-        lays_out: whether to lead images through convolutions in the layout that is faster there,
-            until a function comes that is not known to do the same in both.
+        calls: counters of fast and of stock calls by name, to be updated.
+        lays_out: whether to bring images of convolutions into channels-last layout, up to the first
+            function that is not known to do the same in any layout.
     """
 
     def __init__(
@@ -42,17 +42,16 @@ class FastLayers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        handler = HANDLERS.get(func)
         result: Any = NotImplemented
         values = (*args, *kwargs.values())
-        if handler is not None and _is_ordinary(next(iter(values), None)):
+        if _applies(func, values):
             arguments = args
             if self.lays_out and func is F.conv2d and len(args) > 1:
                 arguments = layout.for_convolution(args[0], args[1]), *args[1:]
-            result = handler(*arguments, **kwargs)
+            result = HANDLERS[func](*arguments, **kwargs)
             result = layout.mark(result) if layout.is_marked(arguments) else result
-        ours = result is not NotImplemented
-        if not ours:
+        fast = result is not NotImplemented
+        if not fast:
             laid_out = layout.is_marked(values)
             if laid_out and func not in layout.SAME_IN_ANY_LAYOUT:
                 layout.make_contiguous(values)
@@ -60,27 +59,31 @@ class FastLayers(TorchFunctionMode):
             result = PROTECTED.get(func, func)(*args, **kwargs)
             result = layout.mark(result) if laid_out else result
         if self.calls is not None and isinstance(result, Tensor) and result.grad_fn is not None:
-            self.calls["fast" if ours else "stock"][resolve_name(func) or repr(func)] += 1
+            self.calls["fast" if fast else "stock"][resolve_name(func) or repr(func)] += 1
         return result
 
 
-def _is_ordinary(x: Any) -> bool:
-    """Whether x is a plain tensor, outside of what transforms or repeats the functions."""
+def _applies(func: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a handler may take a call: of a plain tensor, and not transformed or repeated."""
+    x: Any = next(iter(values), None)
     return (
-        type(x) in (Tensor, nn.Parameter)
+        func in HANDLERS
+        and type(x) in (Tensor, nn.Parameter)
         and x.is_floating_point()
+        and (func in FASTER_WITHOUT_GRADIENT or _needs_gradient(*values))
         and not saved_tensors_are_hooked()
         and not is_transformed()
         and not torch.compiler.is_compiling()
     )
 
 
-def _needs_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+def _needs_gradient(*values: Any) -> bool:
+    requires = (isinstance(value, Tensor) and value.requires_grad for value in values)
+    return torch.is_grad_enabled() and any(requires)
 
 
 def _autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Cast as autocast does, but with a cast of its own in the graph."""
+    """Cast as autocast does, with the cast in the graph."""
     device = next(t.device.type for t in tensors if t is not None)
     if not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -102,8 +105,8 @@ def _conv2d_rule(
     dilation: Pair = 1,
     groups: int = 1,
 ) -> Ruled:
-    """Convolve; stock autograd keeps words for a padding that is not symmetric, or refused."""
-    if input.ndim != 4 or not _needs_gradient(input, weight, bias):
+    """Convolve; leave asymmetric and invalid padding in words to stock autograd."""
+    if input.ndim != 4:
         return NotImplemented
     dilation = _pair(dilation)
     if isinstance(padding, str):
@@ -117,12 +120,12 @@ def _conv2d_rule(
 
 
 def _convolve_safely(
-    f: Any, input: Any, weight: Any, bias: Any = None, stride: Any = 1, *rest: Any, **more: Any
+    function: Any, input: Any, weight: Any, bias: Any = None, stride: Any = 1, *args: Any, **kw: Any
 ) -> Any:
-    """Convolve by stock autograd, in a layout that oneDNN differentiates right."""
+    """Convolve by stock autograd, in a layout that oneDNN differentiates correctly."""
     if functions.is_unsafe(weight, _pair(stride)):
         input, weight = functions.to_standard_layout(input), functions.to_standard_layout(weight)
-    return f(input, weight, bias, stride, *rest, **more)
+    return function(input, weight, bias, stride, *args, **kw)
 
 
 def _batch_norm_rule(
@@ -135,8 +138,8 @@ def _batch_norm_rule(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Ruled:
-    """Normalise; stock autograd refuses a batch with one value in a channel."""
-    if input.ndim < 2 or not _needs_gradient(input, weight, bias):
+    """Normalise; leave the error for one value in a channel to stock autograd."""
+    if input.ndim < 2:
         return NotImplemented
     if not training:
         if running_mean is None or running_var is None:
@@ -150,67 +153,63 @@ def _batch_norm_rule(
 
 
 def _activation(
-    x: Tensor, function: Callable[[Tensor], Tensor], slope: functions.Map, *, keeps_output: bool
-) -> Ruled:
-    """Apply an activation; keep of input and output what stock autograd keeps."""
-    if not _needs_gradient(x):
-        return NotImplemented
+    x: Tensor, function: functions.Map, kernel: Any, *settings: float | bool, keeps_output: bool
+) -> Tensor:
+    """Apply an activation, and save its input or its output, as stock autograd does.
+
+    `kernel(v, saved, *settings)` multiplies v by the slope of the activation.
+    """
 
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
         y = function(x)
         return y, [y if keeps_output else x]
 
-    return functions.Piecewise.apply(x, evaluate, slope, slope)
+    def multiply(v: Tensor, saved: Tensor) -> Tensor:
+        return kernel(v, saved, *settings)
+
+    return functions.Piecewise.apply(x, evaluate, multiply, multiply)
 
 
 def _relu_rule(input: Tensor, inplace: bool = False) -> Ruled:
     """Rectify."""
-    slope = functions.gate(aten.threshold_backward, 0)
-    return _activation(input, torch.relu_ if inplace else torch.relu, slope, keeps_output=True)
+    function = torch.relu_ if inplace else torch.relu
+    return _activation(input, function, aten.threshold_backward, 0, keeps_output=True)
 
 
 def _hardtanh_rule(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Ruled:
-    """Clip to a range, as ReLU6 does."""
+    """Clip to a range."""
     function = aten.hardtanh_ if inplace else aten.hardtanh
-    slope = functions.gate(aten.hardtanh_backward, min_val, max_val)
     clip = partial(function, min_val=min_val, max_val=max_val)
-    return _activation(input, clip, slope, keeps_output=inplace)
-
-
-def _relu6_rule(input: Tensor, inplace: bool = False) -> Ruled:
-    """Clip to [0, 6]."""
-    return _hardtanh_rule(input, 0.0, 6.0, inplace)
+    kernel = aten.hardtanh_backward
+    return _activation(input, clip, kernel, min_val, max_val, keeps_output=inplace)
 
 
 def _leaky_relu_rule(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Ruled:
-    """Scale negative values; stock autograd refuses a negative slope in place."""
+    """Scale negative values; leave the error for a negative slope in place to stock autograd."""
     if inplace and negative_slope < 0:
         return NotImplemented
     function = aten.leaky_relu_ if inplace else aten.leaky_relu
-    slope = functions.gate(aten.leaky_relu_backward, negative_slope, inplace)
-    leak = partial(function, negative_slope=negative_slope)
-    return _activation(input, leak, slope, keeps_output=inplace)
+    leak, kernel = partial(function, negative_slope=negative_slope), aten.leaky_relu_backward
+    return _activation(input, leak, kernel, negative_slope, inplace, keeps_output=inplace)
 
 
 def _hardsigmoid_rule(input: Tensor, inplace: bool = False) -> Ruled:
-    """Clip x / 6 + 1 / 2 to [0, 1]; that of stock autograd has no second derivative."""
+    """Clip x / 6 + 1 / 2 to [0, 1]; in stock autograd it has no second derivative."""
 
-    def slope(v: Tensor, y: Tensor) -> Tensor:
+    def multiply(v: Tensor, y: Tensor) -> Tensor:
         return aten.hardtanh_backward(v, y, 0.0, 1.0) / 6
 
     function = aten.hardsigmoid_ if inplace else aten.hardsigmoid
-    return _activation(input, function, slope, keeps_output=True)
+    return _activation(input, function, multiply, keeps_output=True)
 
 
 def _attention_rule(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Attend by elementary operations: the fused kernels have no second derivative.
 
-    `sdpa_kernel` sets flags of the whole process: see `fast_double_backward`.
+    `sdpa_kernel` sets flags of the process: see `fast_double_backward`.
     """
-    if not _needs_gradient(*(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor))):
-        return NotImplemented
     with sdpa_kernel(SDPBackend.MATH):
         return function(*args, **kwargs)
 
@@ -224,25 +223,21 @@ def _max_pool2d_rule(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Ruled:
-    """Take maxima; windows of 2 x 2 that do not overlap have a faster way."""
+    """Take maxima, faster in 2 x 2 windows that do not overlap."""
     if return_indices or input.ndim != 4:
         return NotImplemented
     kernel = _pair(kernel_size)
     window = kernel, _pair(stride or kernel), _pair(padding), _pair(dilation)
     even = not ceil_mode or not any(side % 2 for side in input.shape[2:])
     pairs = even and min(input.shape[2:]) > 1 and window == ((2, 2), (2, 2), (0, 0), (1, 1))
-    if pairs and not _needs_gradient(input):
-        return functions.max_pool_of_pairs(input)
-    fast = pairs and _pools_slowly(input)
+    if not _needs_gradient(input):
+        return functions.max_pool_of_pairs(input) if pairs else NotImplemented
+    # With 16 channels side by side the kernel for the CPU is vectorised.
+    vectorised = functions.is_channels_last(input) and input.shape[1] >= 16
+    fast = pairs and input.device.type == "cpu" and not vectorised
     forward = functions.max_pool_of_pairs_with_indices if fast else aten.max_pool2d_with_indices
     settings = *window, ceil_mode
     return _pool_with_indices(input, forward, aten.max_pool2d_with_indices_backward, settings)
-
-
-def _pools_slowly(x: Tensor) -> bool:
-    """Whether the CPU's kernel finds too few values side by side to vectorise over."""
-    side_by_side = x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] >= 16
-    return x.device.type == "cpu" and not side_by_side
 
 
 def _adaptive_max_pool_rule(input: Tensor, output_size: Any, return_indices: bool = False) -> Ruled:
@@ -253,14 +248,11 @@ def _adaptive_max_pool_rule(input: Tensor, output_size: Any, return_indices: boo
     return _pool_with_indices(input, partial(forward, output_size=size), backward, ())
 
 
-def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Ruled:
-    if not _needs_gradient(x):
-        return NotImplemented
-
+def _pool_with_indices(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Tensor:
     def evaluate(x: Tensor) -> tuple[Tensor, list[Tensor]]:
         y, indices = forward(x, *settings)
         if x.device.type == "cpu" and x.is_contiguous():
-            x = x.new_empty(()).expand(x.shape)  # of which the backward pass takes the shape alone
+            x = x.new_empty(()).expand(x.shape)  # the backward pass reads its shape only
         return y, [x, indices]
 
     def pull(gy: Tensor, x: Tensor, indices: Tensor) -> Tensor:
@@ -289,7 +281,7 @@ def _avg_pool2d_rule(
 
 
 def _adaptive_avg_pool2d_rule(input: Tensor, output_size: Any) -> Ruled:
-    """Take means over a grid of windows; a single window is a mean, which stays as it is."""
+    """Take means over a grid of windows; leave the mean of one window to stock autograd."""
     size = _pair(output_size)
     if None in size or size == (1, 1):
         return NotImplemented
@@ -298,7 +290,7 @@ def _adaptive_avg_pool2d_rule(input: Tensor, output_size: Any) -> Ruled:
 
 
 def _linear_pool(x: Tensor, forward: Any, backward: Any, settings: tuple[Any, ...]) -> Ruled:
-    if x.ndim != 4 or not _needs_gradient(x):
+    if x.ndim != 4:
         return NotImplemented
 
     def pool(v: Tensor, x: Tensor) -> Tensor:
@@ -317,7 +309,7 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys((F.relu, torch.relu, Tensor.relu), _relu_rule),
     **dict.fromkeys((F.relu_, Tensor.relu_), partial(_relu_rule, inplace=True)),
     F.hardtanh: _hardtanh_rule,
-    F.relu6: _relu6_rule,
+    F.relu6: partial(_hardtanh_rule, min_val=0.0, max_val=6.0),
     F.leaky_relu: _leaky_relu_rule,
     F.hardsigmoid: _hardsigmoid_rule,
     **{f: partial(_attention_rule, f) for f in ATTENTION},
@@ -326,4 +318,5 @@ HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.avg_pool2d: _avg_pool2d_rule,
     F.adaptive_avg_pool2d: _adaptive_avg_pool2d_rule,
 }
+FASTER_WITHOUT_GRADIENT = {F.max_pool2d}
 PROTECTED = {f: partial(_convolve_safely, f) for f in (F.conv2d, F.conv_transpose2d)}

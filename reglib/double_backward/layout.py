@@ -1,9 +1,8 @@
-"""Leading images through a network in channels-last layout, unseen.
+"""Bring images into channels-last layout inside a network, unseen by the caller.
 
-On the CPU oneDNN's convolutions take that layout up to three times as fast. A tensor that is laid
-out so is marked. A function that is not known to do the same in both layouts finds it contiguous,
-as it would have without: the memory of the very tensor is exchanged, not a copy handed on, which
-would miss what is written to a view of it.
+On the CPU oneDNN convolves that layout up to three times as fast. Tensors in it are marked. A
+function that is not known to do the same in any layout gets them contiguous. The memory of the
+tensor itself is exchanged: a copy would miss what is later written to a view of the tensor.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +14,8 @@ from torch import Tensor
 
 from reglib.double_backward.functions import LinearMap, is_channels_last, to_channels_last
 
-# Where channels-last convolutions are faster: between these numbers of channels, and from this
-# number of pixels in a batch on, which makes up for changing the layout of the weights each time.
+# Channels-last convolutions are faster between these numbers of channels, and from this number of
+# pixels in a batch on: with fewer, the new layout of the weights takes more time than it saves.
 FEW, MANY = 16, 256
 LEAST_PIXELS = 1024
 MARK = "_reglib_laid_out"
@@ -38,7 +37,7 @@ SAME_IN_ANY_LAYOUT: set[Callable[..., Any]] = {
 
 
 def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
-    """Return images in the faster layout, if they are contiguous or were laid out here."""
+    """Return images in the faster layout, if they are contiguous or marked."""
     if x.ndim != 4 or x.device.type != "cpu" or not weight.is_contiguous():
         return x
     images = x.shape[1] <= 4
@@ -53,14 +52,14 @@ def for_convolution(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def mark(y: Any) -> Any:
-    """Mark a result of what was laid out here, if it is so itself."""
+    """Mark the result of a function of marked tensors, if it is channels-last itself."""
     if isinstance(y, Tensor) and is_channels_last(y):
         setattr(y, MARK, True)
     return y
 
 
 def is_marked(values: Any) -> bool:
-    """Whether a tensor among values, or in lists there, was laid out here."""
+    """Whether a tensor among values, or in lists among them, is marked."""
     return any(
         (isinstance(value, Tensor) and hasattr(value, MARK))
         or (isinstance(value, list | tuple) and is_marked(value))
@@ -69,12 +68,10 @@ def is_marked(values: Any) -> bool:
 
 
 def make_contiguous(values: Any) -> None:
-    """Undo in place what was laid out here."""
+    """Make marked tensors contiguous in place."""
     for value in values:
         if isinstance(value, Tensor) and hasattr(value, MARK):
             value.data = value.detach().contiguous()
             delattr(value, MARK)
-        elif isinstance(value, list | tuple):
-            make_contiguous(value)
-        elif isinstance(value, Mapping):
-            make_contiguous(value.values())
+        elif isinstance(value, list | tuple | Mapping):
+            make_contiguous(value.values() if isinstance(value, Mapping) else value)

@@ -1,4 +1,4 @@
-"""Views of a network whose calls go through other functions, with the same state."""
+"""Views of a network: modules with the same state, whose calls run other functions."""
 
 import copy
 import re
@@ -22,18 +22,18 @@ QUANTISED = re.compile(r"torch\..*\bquantized\b.*(?<!FloatFunctional)$")
 
 
 class Unheard(nn.Module):
-    """Base of classes that are made of the class of a network, which is not told of it."""
+    """Base of subclasses of a network's class, of which that class is not notified."""
 
     def __init_subclass__(cls) -> None:
-        """Call no other one: it may want arguments, or keep a list."""
+        """Skip the method of the network's class, which may require arguments, or keep a list."""
 
 
 class View(Unheard):
-    """Base of views: modules that have the very state of another one, its training flag included.
+    """Base of views: modules that share the state of another one, its training flag included.
 
-    A view of a network of class `C` is an instance of a subclass of `C`, so that its parameters,
-    buffers, hooks, submodules and their names are those of the network. The names that are added
-    here are long, so that they hide nothing of the network.
+    A view of a network of class `C` is an instance of a subclass of `C`. Parameters, buffers,
+    hooks, submodules and their names are those of the network. Names of attributes that a view adds
+    begin with `_reglib`, and hide none of the network.
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -47,19 +47,19 @@ _SUBCLASSES: WeakValueDictionary[tuple[type, type], type] = WeakValueDictionary(
 
 
 def _subclass(kind: type, base: type, name: str, **added: Any) -> type:
-    """Return the one subclass of a kind and of the class of a network, which holds no network.
+    """Return the only subclass of a kind and of a network's class; it refers to no network.
 
-    It is made by `type` itself, so that the metaclass of the network does not hear of it.
+    `type` makes it: the metaclass of the network may register classes.
     """
     added |= {"__module__": base.__module__, "__qualname__": name}
-    if (made := _SUBCLASSES.get((kind, base))) is None:
-        made = _SUBCLASSES[kind, base] = type.__new__(type(base), name, (kind, base), added)
-    return made
+    if (subclass := _SUBCLASSES.get((kind, base))) is None:
+        subclass = _SUBCLASSES[kind, base] = type.__new__(type(base), name, (kind, base), added)
+    return subclass
 
 
 def unwrap(model: nn.Module) -> Any:
     """Return the network that a module is a view of, or the module itself."""
-    # A replica that nn.DataParallel makes of a view has no other network.
+    # A replica of a view, made by nn.DataParallel, is no view of another network.
     return getattr(model, "_reglib_model", model) if isinstance(model, View) else model
 
 
@@ -68,7 +68,7 @@ def view_of(model: nn.Module, kind: type[View]) -> Any:
     base = getattr(type(model), "_reglib_own", type(model))
     name = f"{kind.__name__}{base.__name__}"
     view: Any = object.__new__(_subclass(kind, base, name, __slots__=["_reglib_model"]))
-    # The view keeps the network alive: Python may empty the attributes of an object that ends.
+    # Keep the network alive: Python may clear the attributes of an object that is deleted.
     object.__setattr__(view, "_reglib_model", model)
     object.__setattr__(view, "__dict__", model.__dict__)
     return view
@@ -80,7 +80,7 @@ _LOCK = Lock()
 
 
 class Masked(Unheard):
-    """A module while a thread evaluates it, whose flag says so to this thread, and to no other."""
+    """A module that some thread evaluates: its training flag is false for this thread only."""
 
     training = property(
         lambda self: id(self) not in INSIDE.get() and vars(self)["training"],
@@ -88,7 +88,7 @@ class Masked(Unheard):
     )
 
     def _replicate_for_data_parallel(self) -> Any:
-        replica = super()._replicate_for_data_parallel()  # for a thread of its own
+        replica = super()._replicate_for_data_parallel()  # for another thread
         replica.training = self.training
         return replica
 
@@ -99,7 +99,7 @@ class Masked(Unheard):
 
 @contextmanager
 def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Bring all modules into evaluation mode, for the code of this thread that is inside."""
+    """Bring all modules into evaluation mode, for the code of this thread in the context."""
     modules = {id(m): m for module in model.modules() for m in (module, unwrap(module))}
     before = INSIDE.set(INSIDE.get() | modules.keys())
     _count(modules, 1)
@@ -111,12 +111,15 @@ def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _count(modules: Mapping[int, nn.Module], step: int) -> None:
-    """Count who evaluates modules; the identity, attributes and hooks of a module never change."""
+    """Count the users that evaluate modules, and mask modules while there are any.
+
+    Only the class of a module changes: its identity, attributes and hooks stay.
+    """
     with _LOCK:
         for key, module in modules.items():
             _USERS[key] += step
             kind = base = getattr(type(module), "_reglib_own", type(module))
-            # A compiled module has the flag of another.
+            # A compiled module reads the flag of the module that it wraps.
             if _USERS[key] and not hasattr(base, "training"):
                 kind = _subclass(Masked, base, base.__name__, _reglib_own=base)
             object.__setattr__(module, "__class__", kind)
@@ -125,21 +128,21 @@ def _count(modules: Mapping[int, nn.Module], step: int) -> None:
 
 
 def check(model: object, *, lazy: bool = True) -> None:
-    """Check that a view of a module can be made and means something.
+    """Check that a module can have a view.
 
     Args:
-        model: to be a network in Python.
-        lazy: whether modules inside may still wait for the shape of their first input.
+        model: a network in Python.
+        lazy: whether submodules may be lazy, and not yet called.
 
     Raises:
-        ValueError: not a module, or one of a kind that is refused, by name.
+        ValueError: `model` is no module, or holds a module of a refused kind, which is named.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     for name, module in unwrap(model).named_modules():
         kind, reason = type(module), ""
         if isinstance(module, torch.jit.ScriptModule):
-            reason = "a module in Python, got TorchScript; give the module that it was made from"
+            reason = "a module in Python, got TorchScript; pass the module that was scripted"
         elif isinstance(module, nn.modules.lazy.LazyModuleMixin) and not (name and lazy):
             reason = f"known shapes, got {kind.__name__}; call it once on an input first"
         elif QUANTISED.match(kind.__module__ + kind.__name__):
@@ -151,12 +154,12 @@ def check(model: object, *, lazy: bool = True) -> None:
 
 
 class Fast(View):
-    """A view that calls exact autograd functions of ours."""
+    """A view that calls the exact autograd functions of this package."""
 
     _reglib_lays_out = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # What hooks keep beyond the call is to be laid out as without.
+        # Hooks may keep tensors beyond the call, and expect their usual layout.
         hooked = any(is_hooked(module) for module in self.modules())
         with FastLayers(lays_out=self._reglib_lays_out and not hooked):
             result = super().__call__(*args, **kwargs)
@@ -165,50 +168,49 @@ class Fast(View):
 
 
 class LaidOut(Fast):
-    """The same, which leads images through in channels-last layout."""
+    """A fast view that brings images into channels-last layout inside."""
 
     _reglib_lays_out = True
 
 
 def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> Any:
-    r"""Return a view of a network that computes the same, and whose gradients differentiate faster.
+    r"""Return a view of a network whose gradients are differentiated faster.
 
-    The view *is* the network as far as its state goes: parameters, buffers, submodules, hooks,
-    training mode and names in `state_dict` are shared, not copied. While it is called, convolution,
-    batch normalisation, ReLU and its relatives, and pooling go to exact autograd functions of ours,
-    whichever module or function calls them; all others are left to stock autograd (`calls_of` lists
-    both). Derivatives of any order by any parameter are exact. Hardsigmoid and attention, which
-    stock PyTorch differentiates only once, have all of them too. Function transforms
-    (`torch.func`), forward-mode differentiation, activation checkpointing and complex tensors get
-    stock functions.
+    The view shares the state of the network: parameters, buffers, submodules, hooks, training mode
+    and names in `state_dict`. While the view is called, convolution, batch normalisation, ReLU and
+    its relatives, and pooling run exact autograd functions of this package, whichever module calls
+    them. Stock autograd runs all other functions; `calls_of` lists both. Derivatives of any order
+    by any parameter are exact, also those of hardsigmoid and attention, which stock PyTorch
+    differentiates only once. Function transforms (`torch.func`), forward-mode differentiation,
+    activation checkpointing and complex tensors get stock functions.
 
-    Attention switches off the fused kernels of the whole process (`torch.backends.cuda`) while it
-    runs. Other threads then attend more slowly, with the same result up to rounding. Where two
-    threads call attention through views at once, the kernels may stay off afterwards.
+    Attention switches off the fused kernels of the process (`torch.backends.cuda`) while it runs.
+    Attention in other threads is then slower, with the same result up to rounding. If two threads
+    call attention through views at once, the kernels may stay off afterwards.
 
-    It pays where convolutions, batch normalisation, ReLU and its relatives and pooling take most of
-    the time. Where group normalisation, SiLU or small linear layers do, it gains nothing, and steps
-    of a few milliseconds can get slower. On CUDA measure first: stock autograd was faster on an
-    H200, for four of five networks.
+    A view saves time if convolutions, batch normalisation, ReLU and its relatives and pooling take
+    most of it. It saves none if group normalisation, SiLU or small linear layers do, and steps of a
+    few milliseconds can get slower. On CUDA measure first: on an H200 stock autograd was faster for
+    four of five networks.
 
     Args:
-        model: any network in Python. It can be used by itself as before.
-        channels_last: whether to lead contiguous images through a contiguous network in
-            channels-last layout, which convolutions on a CPU with AVX-512 take faster. Functions of
-            PyTorch that are not known to do the same in both layouts get contiguous images, and so
-            does the caller; a network with forward hooks keeps its layout. What PyTorch does not
-            tell of may find channels-last images: TorchScript, extensions in C++, a module that
-            keeps feature maps, and you, in an output that is no tensor, list, tuple or mapping.
-            Without it the layout is that of the network and the images, and
-            `model.to(memory_format=torch.channels_last)` is faster where you can do that.
+        model: any network in Python. It can still be called itself, and then runs stock functions.
+        channels_last: whether to bring contiguous images into channels-last layout inside a
+            contiguous network, which is faster on a CPU with AVX-512. The output is contiguous
+            again, and so are the arguments of PyTorch functions that are not known to do the same
+            in any layout. A network with hooks keeps its layout. Code that PyTorch does not report
+            may get channels-last images: TorchScript, extensions in C++, a module that keeps
+            feature maps, and the caller, in an output that is no tensor, list, tuple or mapping.
+            By default network and images keep their layout;
+            `model.to(memory_format=torch.channels_last)` is faster still, where it is possible.
 
     Returns:
-        A module of a subclass of the class of `model`, so `type(self) is C` is false in it. Copies
-        and pickles of it are again views.
+        A module whose class is a subclass of the class `C` of `model`, so that `type(self) is C` is
+        false in it. Copies and pickles of a view are views.
 
     Raises:
         ValueError: TorchScript or quantised modules, `__slots__` in the class of the network, or a
-            lazy module that was never called.
+            lazy network that was never called.
     """
     check(model)
     kind = LaidOut if channels_last else Fast
@@ -216,18 +218,18 @@ def fast_double_backward(model: nn.Module, *, channels_last: bool = False) -> An
 
 
 class Calls(NamedTuple):
-    """How often functions were called with a gradient: as ours, and as stock ones, by name."""
+    """Numbers of calls with a gradient, by name of the function: of fast and of stock functions."""
 
     fast: Counter[str]
     stock: Counter[str]
 
 
 def calls_of(model: nn.Module, *inputs: Any) -> Calls:
-    """List which functions `fast_double_backward` speeds up in one forward pass of a network.
+    """Count the fast and the stock functions in one forward pass of a network.
 
     Args:
-        model: a network; a copy of it is called.
-        inputs: its inputs, at least one of which requires a gradient.
+        model: a network, of which a copy is called.
+        inputs: inputs of the network; at least one requires a gradient.
 
     Raises:
         ValueError: as `fast_double_backward`.

@@ -157,7 +157,9 @@ class TestNonlinear:
 
     @pytest.mark.parametrize("changed", [lambda m: m, lambda m: m[0], lambda m: m[1]])
     def test_replaced_forwards_are_named(self, changed):
-        model, x = pair().eval(), own.randn(2, 2, 6, 6)
+        layers = nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.ReLU()
+        model = in_general_position(nn.Sequential(*layers).double()).eval()
+        x = randn(2, 2, 6, 6)
         forward = changed(model).forward
         changed(model).forward = lambda x: forward(x).square()
         (reason,) = folding_of(model).nonlinear.values()

@@ -1,4 +1,4 @@
-"""What every chapter does: run its units, judge its claims, keep its results, show both."""
+"""Chapters of the book: run their units, judge their claims, save and show the results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from suite.evidence.tables import best_rows, select
 from suite.runs import Layers, Store, compute, kept_layer
 from suite.runs.provenance import provenance_of
 
-# Profiles, the smallest first: a run is shown with the kept results of those that are larger.
+# Profiles, the smallest first: a run is shown with the kept results of larger profiles.
 BESIDE = ("desktop", "workstation", "gpu", "paper")
 PROVENANCE = "units seconds ended device threads peak_bytes torch reglib commit".split()
 
@@ -27,19 +27,19 @@ PROVENANCE = "units seconds ended device threads peak_bytes torch reglib commit"
 class Chapter:
     """A chapter of the book, from its parameters to its verdicts.
 
-    The module in `suite.papers` that has its name says what is particular to it: it has
-    `plan(parameters)`, and may have `derive(parameters, rows, arrays)`, which makes the rows that
-    claims are judged on and the arrays that figures need of those of the plan.
+    The module of its name in `suite.papers` defines `plan(parameters)` and optionally
+    `derive(parameters, rows, arrays)`, which turns the rows and arrays of the plan into those of
+    claims and figures.
 
     Args:
         name: of the notebook.
-        namespace: where the parameters of the notebook are, by name: its `globals()`; those of the
-            profile that it names are put there.
+        namespace: the `globals()` of the notebook, with its parameters by name; the parameters of
+            the named profile are written into it.
 
     Attributes:
-        parameters, profile: of this run; the latter is its name, which says what differs from one.
-        published: what the paper prints.
-        table: rows of this run and of the kept larger runs; `decided` are their verdicts.
+        parameters, profile: of this run; `profile` is its name, which has changed parameters.
+        published: the published numbers of the paper.
+        table: the rows of this run and of the kept larger runs; `decided` are their verdicts.
         results: of this run, then of the kept larger runs.
     """
 
@@ -49,8 +49,8 @@ class Chapter:
         self.parameters = notebooks.notebook_parameters(name, namespace)
         self.profile = self.parameters["profile"]
         namespace |= {name: self.parameters[name] for name in self.parameters.keys() & namespace}
-        if told := notebooks.notice(name, self.parameters):
-            display(Markdown(told))
+        if notice := notebooks.notice(name, self.parameters):
+            display(Markdown(notice))
         self.published = load_published(name)
         self.local, self.kept = Store(), kept_layer()
         self.store = Layers(self.local, self.kept)
@@ -59,11 +59,11 @@ class Chapter:
 
     @property
     def shown(self) -> str:
-        """The profile that a page of one profile shows: the best, or one of the user's own."""
+        """The profile of a page of one profile: the best, or a run of the user."""
         return str(best_rows(self.table)["profile"].iloc[0])
 
     def what_we_ran(self) -> None:
-        """Show how many networks were trained on what at each profile, and how good they are."""
+        """Show the networks of each profile: their data, number and accuracy."""
         ran = {r.provenance["profile"]: r for r in self.results}
         parts = [pd.DataFrame(r.trainings).assign(profile=p) for p, r in ran.items()]
         networks = pd.concat(parts, ignore_index=True).reindex(columns=[*PANEL, "accuracy"])
@@ -75,7 +75,7 @@ class Chapter:
         display(rows.style.hide())
 
     def run(self) -> None:
-        """Compute what store and kept results lack, judge the claims, and save the results."""
+        """Compute the missing units, judge the claims, and save the results."""
         plan, paper = notebooks.plan_of(self.name, self.parameters), notebooks.paper(self.name)
         self.computed = compute(plan.units(), store=self.local, kept=self.kept)
         rows, arrays = plan.collect(paper, self.parameters, self.computed, self.store)
@@ -94,22 +94,22 @@ class Chapter:
         self.decided = pd.concat([r.verdicts for r in self.results], ignore_index=True)
 
     def show_run(self) -> None:
-        """Say where the numbers of each profile come from."""
+        """Show the origin of the numbers of each profile."""
         lines = [origin(results.provenance) for results in self.results]
         kept = self.table[self.table["profile"] != self.profile]
-        every = pd.concat([self.computed.assign(profile=self.profile), kept])
-        trained = every[every["metric"] == "training_loss"].groupby("profile", sort=False)
-        for profile, status in trained["status"]:
-            if lost := (status == "diverged").sum():
-                lines.append(f"*{profile}*: {len(status)} trainings, of which {lost} diverged.")
+        rows = pd.concat([self.computed.assign(profile=self.profile), kept])
+        trainings = rows[rows["metric"] == "training_loss"].groupby("profile", sort=False)
+        for profile, status in trainings["status"]:
+            if diverged := (status == "diverged").sum():
+                lines.append(f"*{profile}*: {len(status)} trainings, of which {diverged} diverged.")
         display(Markdown("\n".join(f"- {line}" for line in lines)))
 
     def claim(self, name: str, data: str = "", network: str = "", *, chapter: str = "") -> Value:
-        """Return the verdict on a claim as a value: that of its main panel, unless told otherwise.
+        """Return the verdict on a claim as a value, by default at its main panel.
 
         Args:
             name, data, network: see `claim_value`.
-            chapter: another one; its verdict is that of the kept results.
+            chapter: another chapter, with the verdict of its kept results.
 
         Raises:
             UsageError: there is no such claim.
@@ -124,15 +124,15 @@ class Chapter:
         return quote.mean(self.rows(**where))
 
     def paired(self, between: str, first: str, second: str, **where: Any) -> Value:
-        """Return how far `first` is ahead of `second` in the rows with these values."""
+        """Return the paired difference of `first` and `second` in the rows with these values."""
         return quote.paired(self.rows(**where), between, first, second)
 
     def rows(self, **where: Any) -> pd.DataFrame:
-        """Return the rows with these values, or one of a list of values, of units that ended."""
+        """Return the rows of completed units with these values, or one of a list of values."""
         return select(self.table, status="done", **where)
 
     def say(self, text: str, *, expects: Mapping[str, str] | None = None, **values: Value) -> None:
-        """Show a sentence with values in it, see `suite.evidence.quote.sentence`."""
+        """Show a sentence with values, see `suite.evidence.quote.sentence`."""
         display(Markdown(quote.sentence(text, values, expects or {})))
 
     def tell(self, entry: Mapping[str, Any]) -> None:
@@ -152,11 +152,11 @@ class Chapter:
                 values[name] = self.paired(*pair, **where) if pair else self.mean(**where)
         self.say(entry["text"], expects=entry["expects"], **values)
 
-    def headline_table(self, of: str = "without the method") -> None:
-        """Show the claims of the abstract: paper, here, verdict and scale; and on what.
+    def headline_table(self, networks: str = "without the method") -> None:
+        """Show the claims of the abstract: paper, here, verdict, scale, and the accuracy.
 
         Args:
-            of: whose accuracy stands beside the paper's.
+            networks: whose accuracy is shown, in words.
         """
         cells = html.table(headline_cells(self.name, self.decided), "headlines")
         rows = headlines(self.name, self.decided).dropna(subset="accuracy")
@@ -164,12 +164,12 @@ class Chapter:
         here = "; ".join(f"{name} {accuracies(self.name, part)}" for name, part in groups)
         numbers = "Numbers: effect, 95% interval. Verdicts are corrected for several claims, "
         numbers += "not for second looks (<i>read 2×</i>)."
-        display(HTML(f'<p class="caption">Accuracy {of}: {here}. {numbers}</p>{cells}'))
+        display(HTML(f'<p class="caption">Accuracy {networks}: {here}. {numbers}</p>{cells}'))
 
     def claims_tab(self, *sections: str) -> str:
         """Return the verdicts on the claims of sections as HTML for a tab."""
-        parts = (section_verdicts(self.name, self.decided, section) for section in sections)
-        return "".join(html.table(tested) for tested in parts if len(tested))
+        tables = (section_verdicts(self.name, self.decided, section) for section in sections)
+        return "".join(html.table(table) for table in tables if len(table))
 
     def picture(self, *figures: Figure, alt: str, caption: str = "") -> None:
         """Show figures as one picture, see `suite.plots.as_html`."""
@@ -181,11 +181,11 @@ class Chapter:
         """Show a tab set, see `suite.evidence.html.tabs`.
 
         Args:
-            pieces: HTML, a table, tables by their names, or a figure, by the title of its tab.
-            sections: whose claims have the last tab.
+            pieces: HTML, a table, tables by name, or a figure, by the title of its tab.
+            sections: of the claims in the last tab.
             alt, caption: of the figure.
         """
-        shown = {}
+        tabs = {}
         for title, piece in pieces.items():
             if isinstance(piece, pd.DataFrame):
                 piece = html.table(piece)
@@ -193,8 +193,8 @@ class Chapter:
                 piece = "".join(f"<p>{name}</p>{html.table(t)}" for name, t in piece.items())
             elif isinstance(piece, Figure):
                 piece = plots.as_html(piece, alt=alt, caption=caption)
-            shown[title] = piece
-        display(HTML(html.tabs(shown | {"Claims": self.claims_tab(*sections)})))
+            tabs[title] = piece
+        display(HTML(html.tabs(tabs | {"Claims": self.claims_tab(*sections)})))
 
     def slider(
         self, grids: Mapping[str, Any], *, alt: str, label: str, caption: str = "", **look: Any
@@ -202,29 +202,29 @@ class Chapter:
         """Show rows of pictures that a range input changes.
 
         Args:
-            grids: rows by what they show; these and `look` are as `suite.plots.pictures` has them.
+            grids: rows of `suite.plots.pictures` by label; `look` has its other arguments.
             alt, label, caption: see `suite.evidence.html.slider`.
         """
         frames = {n: plots.as_bytes(plots.pictures(rows, **look)) for n, rows in grids.items()}
         display(HTML(html.slider(frames, alt=alt, label=label, caption=caption)))
 
     def grid(self, rows: Any, *, alt: str, caption: str = "", **look: Any) -> None:
-        """Show rows of pictures as one picture; rows and `look` as in `suite.plots.pictures`."""
+        """Show rows of pictures as one picture; see `suite.plots.pictures`."""
         file = plots.as_bytes(plots.pictures(rows, **look))
         display(HTML(html.picture(file, alt=alt, caption=caption)))
 
     def check(self, rows: pd.DataFrame, by: list[str]) -> None:
-        """Print counts and means of groups of rows, to two digits, for the tests to compare."""
+        """Print counts and means of groups of rows, to two digits, for tests."""
         groups = rows.groupby(by)["value"].agg(["count", "mean"])
         print(groups.assign(mean=groups["mean"].map("{:.2g}".format)).to_string())
 
     def parameters_of(self, profile: str) -> dict[str, Any]:
-        """Return all parameters of this run, or of a profile whose kept results stand beside it."""
+        """Return all parameters of this run, or of a profile with kept results."""
         if profile == self.profile:
             return self.parameters
         return notebooks.all_parameters(self.name, notebooks.profiles(self.name)[profile])
 
     def provenance(self) -> None:
-        """Show where the numbers of each profile come from."""
+        """Show the provenance of each profile."""
         rows = pd.DataFrame([r.provenance for r in self.results], dtype=object)
         display(rows.set_index("profile")[PROVENANCE].map(readable).T.style)

@@ -1,4 +1,4 @@
-"""Does this machine agree? Values in each of the five ways, verdicts, and the page."""
+"""Agreement of this machine with kept results: values, verdicts, and the page."""
 
 import json
 
@@ -29,8 +29,14 @@ def key(number):
 
 
 def archive(*records):
-    keyed = {key(n): one for n, one in enumerate(records)}
+    keyed = {key(n): record for n, record in enumerate(records)}
     return Archive(keyed, {}, pd.DataFrame({"a": [1]}), {}, ABOUT_ALL)
+
+
+def fill(store, *records):
+    for number, record in enumerate(records):
+        store.write(key(number), record)
+    return store
 
 
 @pytest.fixture
@@ -38,15 +44,15 @@ def kept():
     return archive(*(record(n + 1.0, seed=n) for n in range(4)))
 
 
+COMPUTED = [record(value, seed=n) for n, value in enumerate(HERE)]
+
+
 @pytest.fixture
-def here(store):
-    for number, value in enumerate(HERE):
-        store.write(key(number), record(value, seed=number))
-    return store
+def frame(kept, store):
+    return agreement.compare(kept, fill(store, *COMPUTED))
 
 
-def test_each_value_agrees_in_one_of_five_ways(kept, here):
-    frame = agreement.compare(kept, here)
+def test_classes_of_agreement(frame):
     assert frame["agreement"].tolist() == FOUR
     assert frame["spread"].tolist() == pytest.approx([np.std([1, 2, 3, 4], ddof=1)] * 4)
     assert frame["difference"].tolist() == pytest.approx([0.0, 1e-6, 0.5, 5.0])
@@ -54,9 +60,8 @@ def test_each_value_agrees_in_one_of_five_ways(kept, here):
     assert list(agreement.counts(frame).values()) == [1, 1, 1, 0, 1]
 
 
-def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
-    for n in range(2):
-        store.write(key(n), record(1.5))
+def test_spread_is_of_seeds(store):
+    fill(store, record(1.5), record(1.5))
     frame = agreement.compare(archive(record(1.0), record(5.0, network="lenet5")), store)
     assert frame["spread"].isna().all()
     assert set(frame["agreement"]) == {agreement.ALONE}
@@ -65,32 +70,26 @@ def test_the_spread_is_of_units_that_differ_in_their_seed_alone(store):
     assert spread == pytest.approx(np.std([1.0, 3.0], ddof=1))
 
 
-def test_values_that_are_not_finite_agree_and_another_status_does_not(store):
-    for n, one in enumerate((record(None), record(1.0, status="diverged"), record(None))):
-        store.write(key(n), one)
+def test_missing_values_and_status(store):
+    fill(store, record(None), record(1.0, status="diverged"), record(None))
     frame = agreement.compare(archive(record(None), record(1.0), record(1.0)), store)
     assert frame["agreement"].tolist() == [agreement.EQUAL, agreement.OUTSIDE, agreement.OUTSIDE]
 
 
-def test_losses_are_compared_by_the_last_one(store):
+def test_last_loss_is_compared(store):
     unit = {"unit": "training", "network": "mlp", "data": "mnist5k", "seed": 0}
     here, kept = (Record(unit, "done", {"losses": [x, 1.0]}, ABOUT) for x in (9.0, 2.0))
-    store.write(key(0), here)
-    (row,) = agreement.compare(archive(kept), store)[["metric", "agreement"]].to_numpy().tolist()
-    assert row == ["training loss", "equal to the digit"]
+    assert agreement.compare(archive(kept), store).empty
+    (row,) = agreement.compare(archive(kept), fill(store, here)).to_dict("records")
+    assert (row["metric"], row["agreement"]) == ("training loss", agreement.EQUAL)
 
 
-def test_largest_differences_come_first_those_outside_before_all(kept, here):
-    frame = agreement.compare(kept, here)
+def test_largest_differences(frame):
     assert agreement.largest(frame, 5)["here"].tolist() == [9.0, 3.5]
     assert agreement.largest(frame, 1)["here"].tolist() == [9.0]
 
 
-def test_nothing_was_computed_here(kept, store):
-    assert agreement.compare(kept, store).empty
-
-
-def test_verdicts_are_compared_by_claim_data_and_network():
+def test_changed_verdicts():
     same = {"data": "d", "network": "n"}
     kept = pd.DataFrame({"claim": ["a", "b"], "verdict": ["holds", "not run"]}).assign(**same)
     assert agreement.changed_verdicts(kept, kept).empty
@@ -101,7 +100,7 @@ def test_verdicts_are_compared_by_claim_data_and_network():
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch, kept):
-    """An executed chapter that computed its units here, beside kept results."""
+    """An executed chapter with its own units, and kept results."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
     path = archive_path(CHAPTER, "laptop", tmp_path / "kept")
@@ -116,13 +115,11 @@ def executed(tmp_path, monkeypatch, kept):
     return tmp_path
 
 
-def test_the_page_counts_names_and_draws(executed):
+def test_page(executed):
     page = pages.agreement_page(executed)
     assert "`make rerun` computes the profile `laptop` on this machine" in page
     assert "agreement.png" not in page
-    here = Store()
-    for number, value in enumerate(HERE):
-        here.write(key(number), record(value, seed=number))
+    fill(Store(), *COMPUTED)
     page = pages.agreement_page(executed)
     assert "**3 of 4 values agree with the kept ones (75.0%), and one verdict differs**" in page
     assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 0 | 1 | 1 |" in page

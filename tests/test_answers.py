@@ -1,4 +1,4 @@
-"""Verdicts as values, and as the table of a first screen."""
+"""Verdicts as values, and as a table of headlines."""
 
 import pytest
 
@@ -29,21 +29,20 @@ class TestClaimValue:
     def test_panel_that_was_not_run(self, verdicts):
         assert not answers.claim_value("top_gap", verdicts, NAME, "cub")
 
-    def test_unknown_claim_is_refused_with_its_neighbour(self, verdicts):
+    def test_unknown_claim_is_refused(self, verdicts):
         with pytest.raises(UsageError, match=NAME):
             answers.claim_value("top_gap", verdicts, "pgd-accuracy-rise")
 
 
-class TestValuesOf:
-    def test_names(self, verdicts):
-        values = answers.values_of("top_gap", verdicts)
-        assert {claim["id"] for claim in load_claims("top_gap")} <= values.keys()
-        assert values[f"{NAME}@cifar10-jpeg"] == values[f"{NAME}@cifar10-jpeg/top_gap"]
-        assert values[NAME] == values[f"{NAME}@resized:cifar10-jpeg:32"]
+def test_names_of_values(verdicts):
+    values = answers.values_of("top_gap", verdicts)
+    assert {claim["id"] for claim in load_claims("top_gap")} <= values.keys()
+    assert values[f"{NAME}@cifar10-jpeg"] == values[f"{NAME}@cifar10-jpeg/top_gap"]
+    assert values[NAME] == values[f"{NAME}@resized:cifar10-jpeg:32"]
 
 
 class TestHeadlineCells:
-    def test_row_for_each_claim_of_the_abstract(self, verdicts):
+    def test_row_for_each_headline(self, verdicts):
         cells = answers.headline_cells("top_gap", verdicts)
         claims = [c for c in load_claims("top_gap") if c["tier"] == "headline"]
         assert len(cells) == len(claims)
@@ -56,16 +55,15 @@ class TestHeadlineCells:
         assert cells.str.contains(NOT_RUN).all()
 
 
-class TestPrinted:
-    @pytest.mark.parametrize(
-        ("claim", "text"),
-        [
-            ({"published_effect": "+0.517", "form": "points"}, "+51.7 points"),
-            ({"published_effect": "x 0.68", "form": "times"}, "0.68 times"),
-            ({"published_effect": "+0.333"}, "0.33"),
-            ({"paper": "a plot"}, "a plot"),
-            ({}, "no number"),
-        ],
-    )
-    def test_forms(self, claim, text):
-        assert answers.paper_text(claim) == text
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        ({"published_effect": "+0.517", "form": "points"}, "+51.7 points"),
+        ({"published_effect": "x 0.68", "form": "times"}, "0.68 times"),
+        ({"published_effect": "+0.333"}, "0.33"),
+        ({"paper": "a plot"}, "a plot"),
+        ({}, "no number"),
+    ],
+)
+def test_paper_text(claim, text):
+    assert answers.paper_text(claim) == text

@@ -1,4 +1,4 @@
-"""What the page "Differentiating a gradient" shows of the kept measurements."""
+"""Tables of the page "Differentiating a gradient" from the kept measurements."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_architectures_are_sorted():
     assert list(table["stock PyTorch"]) == ["raises: hardsigmoid", "raises: attention", ""]
 
 
-def test_formulas_leave_other_functions_unchanged():
+def test_formulas_keep_other_functions():
     model = small().double()
     model[0] = model[0].__class__(3, 4, 3, padding=1).double()
     assert gradient(model, formulas=True).equal(gradient(model))
@@ -112,10 +112,10 @@ def test_density_forms():
         row("MLP, 100 classes: gradients of all logits over the plain step", 40.2),
     ]
     forms = tables.density_forms({"rows": rows}).set_index("network").T.to_dict()
-    of_all = "gradients of all logits"
+    all_logits = "gradients of all logits"
     assert [*forms.items()] == [
-        ("MLP, BlockMNIST", {"naive": "2.5", "efficient": "2.25", of_all: "–"}),
-        ("MLP, 100 classes", {"naive": "–", "efficient": "2", of_all: "40.2"}),
+        ("MLP, BlockMNIST", {"naive": "2.5", "efficient": "2.25", all_logits: "–"}),
+        ("MLP, 100 classes", {"naive": "–", "efficient": "2", all_logits: "40.2"}),
     ]
     with pytest.raises(ValueError, match="expected marginal density; run 'make bench'"):
         tables.density_forms({"rows": []})
@@ -128,6 +128,6 @@ def test_statement_on_cuda_was_measured():
     outcome = tables.summary(tables.steps(results))
     assert (outcome.estimate, outcome.n, outcome.word) == (4, 5, "slower")
     assert DEFAULT["cuda"] == "stock"
-    said = "on an H200 stock autograd was the faster one for four of five networks."
+    statement = "on an H200 stock autograd was the faster one for four of five networks."
     for page in ("README.md", "book/use_in_your_training.md"):
-        assert said in (ROOT / page).read_text()
+        assert statement in (ROOT / page).read_text()

@@ -1,85 +1,80 @@
-"""Printing the book, with stand-ins for jupyter-book and Chromium."""
+"""Print the book, with stand-ins for jupyter-book and Chromium."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from suite.book import build
 from suite.errors import RunFailed
 
+WRITE_PAGE = """
+(out,) = [a.split("=")[1] for a in sys.argv if a.startswith("--print-to-pdf=")]
+open(out, "w").write(sys.argv[-1])
+"""
+
 
 @pytest.fixture
 def target(tmp_path):
-    """A PDF that was printed earlier."""
+    """A PDF of an earlier build."""
     target = tmp_path / "book.pdf"
     target.write_text("old")
     return target
 
 
-def program(folder, text):
-    file = folder / "browser"
-    file.write_text(f"#!{sys.executable}\n{text}")
-    file.chmod(0o755)
-    return str(file)
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Set the program of the browser and the exit code of jupyter-book; return its commands."""
+    commands, run = [], subprocess.run
+
+    def install(program, code=0):
+        def run_or_record(command, **options):
+            if "singlehtml" not in command:
+                return run(command, **options)
+            commands.append(command)
+            return subprocess.CompletedProcess(command, code, "", "no toc\n")
+
+        browser = tmp_path / "browser"
+        browser.write_text(f"#!{sys.executable}\nimport sys\n{program}")
+        browser.chmod(0o755)
+        monkeypatch.setenv("REGLIB_CHROMIUM", str(browser))
+        monkeypatch.setattr(subprocess, "run", run_or_record)
+        return commands
+
+    return install
 
 
-def test_without_a_browser_no_old_pdf_stays(target, tmp_path, monkeypatch, capsys):
+def test_no_browser_removes_old_pdf(target, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("REGLIB_CHROMIUM", str(tmp_path / "none"))
     assert build.make_pdf(tmp_path, tmp_path, target) is None
     assert not target.exists()
     assert "No PDF was made" in capsys.readouterr().out
 
 
-def test_the_named_browser_prints_the_single_page(target, tmp_path, monkeypatch):
-    named = program(
-        tmp_path,
-        "import sys\n"
-        "(out,) = [a.split('=')[1] for a in sys.argv if a.startswith('--print-to-pdf=')]\n"
-        "open(out, 'w').write(sys.argv[-1])\n",
-    )
-    monkeypatch.setenv("REGLIB_CHROMIUM", named)
-    built, run = [], subprocess.run
-
-    def without_jupyter_book(command, **options):
-        if "singlehtml" in command:
-            built.append(command)
-            return subprocess.CompletedProcess(command, 0)
-        return run(command, **options)
-
-    monkeypatch.setattr(subprocess, "run", without_jupyter_book)
-    assert build.make_pdf(tmp_path / "book", tmp_path / "out", target) == target
-    page = (tmp_path / "out" / "_build" / "singlehtml" / "index.html").resolve()
+def test_named_browser_prints_the_page(target, tmp_path, stand_in):
+    commands, output = stand_in(WRITE_PAGE), tmp_path / "out"
+    assert build.make_pdf(tmp_path / "book", output, target) == target
+    page = (output / "_build" / "singlehtml" / "index.html").resolve()
     assert target.read_text() == page.as_uri()
-    assert built[0][-4:] == ["--builder", "singlehtml", "--path-output", str(tmp_path / "out")]
+    assert commands[0][-4:] == ["--builder", "singlehtml", "--path-output", str(output)]
 
 
-def test_a_browser_that_fails_is_reported(target, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("REGLIB_CHROMIUM", program(tmp_path, "import sys; sys.exit('no display')"))
-    run = subprocess.run
-    monkeypatch.setattr(
-        subprocess,
-        "run",
-        lambda c, **o: subprocess.CompletedProcess(c, 0) if "singlehtml" in c else run(c, **o),
-    )
+def test_failure_of_browser_is_reported(target, tmp_path, stand_in, capsys):
+    stand_in("sys.exit('no display')")
     assert build.make_pdf(tmp_path, tmp_path, target) is None
     assert "no display" in capsys.readouterr().out
     assert not target.exists()
 
 
-def test_names_are_tried_in_order(monkeypatch):
-    monkeypatch.delenv("REGLIB_CHROMIUM", raising=False)
-    there = {"google-chrome": "/opt/chrome", "chromium-browser": "/opt/chromium"}
-    monkeypatch.setattr("shutil.which", there.get)
-    assert build.find_chromium() == "/opt/chromium"
-    assert Path(build.find_chromium()).name in build.NAMES[0]
-
-
-def test_pages_that_cannot_be_built_are_told(target, tmp_path, monkeypatch):
-    monkeypatch.setenv("REGLIB_CHROMIUM", program(tmp_path, ""))
-    failed = subprocess.CompletedProcess([], 2, "", "no toc\n")
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: failed)
+def test_failure_of_jupyter_book_is_reported(target, tmp_path, stand_in):
+    stand_in("", code=2)
     with pytest.raises(RunFailed, match="jupyter-book failed:\nno toc"):
         build.make_pdf(tmp_path, tmp_path, target)
     assert not target.exists()
+
+
+def test_browsers_are_tried_in_order(monkeypatch):
+    monkeypatch.delenv("REGLIB_CHROMIUM", raising=False)
+    paths = {"google-chrome": "/opt/chrome", "chromium-browser": "/opt/chromium"}
+    monkeypatch.setattr("shutil.which", paths.get)
+    assert build.find_chromium() == "/opt/chromium"

@@ -1,4 +1,4 @@
-"""The five changes that the page "Map of the project" shows, made as a user makes them."""
+"""The five changes on the page "Map of the project", made as a user makes them."""
 
 import json
 import os
@@ -23,21 +23,20 @@ PAGE = (ROOT / "book" / "layout.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("(four-changes)=")[2].partition("\n## To add")[0]
 CHANGES = dict(re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", SECTION, re.MULTILINE | re.DOTALL))
 BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-# Runs commands of the suite one after another in one process, each with a store of its own, and
-# writes what they print.
+# Runs commands of the suite in one process, each with its own store, and prints their output.
 PROGRAM = """
 import contextlib, io, json, os, shlex, sys
 from suite import cli
 
-said = {}
+outputs = {}
 for change, command in json.loads(sys.argv[1]).items():
     python, m, *sys.argv = shlex.split(command)
     assert (python, m) == ("python", "-m")
     os.environ["REGLIB_STORE"] = os.path.abspath(f"stores/{change}")
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         assert not cli.main()
-    said[change] = out.getvalue()
-print(json.dumps(said))
+    outputs[change] = out.getvalue()
+print(json.dumps(outputs))
 """
 
 
@@ -116,7 +115,7 @@ def add_chapter(checkout: Checkout) -> None:
     nbformat.write(notebook, checkout.folder / "notebooks" / "noise.ipynb")
 
 
-def test_take_at_most_three_steps() -> None:
+def test_at_most_three_steps() -> None:
     assert len(CHANGES) == 5
     for name, text in CHANGES.items():
         steps = re.findall(r"^(\d)\. ", text, re.MULTILINE)
@@ -125,14 +124,14 @@ def test_take_at_most_three_steps() -> None:
 
 
 def test_changes_are_run(tmp_path: Path) -> None:
-    """All are made in one copy, whose chapters one process runs: each start takes long."""
+    """One copy has all changes, and one process runs its chapters, to save time."""
     checkout = Checkout(tmp_path / "project")
     for make in (add_penalty, add_photographs, change_figure, add_chapter):
         make(checkout)
     changes = (PENALTY, PHOTOS, FIGURE, CHAPTER)
     commands = {change: texts(change, "console")[0].removeprefix("$ ") for change in changes}
-    said = json.loads(checkout.run(sys.executable, "-c", PROGRAM, json.dumps(commands)))
-    pages = {change: Path(out.strip().partition(": ")[2]) for change, out in said.items()}
+    outputs = json.loads(checkout.run(sys.executable, "-c", PROGRAM, json.dumps(commands)))
+    pages = {change: Path(out.strip().partition(": ")[2]) for change, out in outputs.items()}
 
     rows = checkout.table("mine", "side_by_side")
     assert set(rows["method"]) == {"none", "input_gradient", "logit_power"}
@@ -147,8 +146,8 @@ def test_changes_are_run(tmp_path: Path) -> None:
     cells = nbformat.read(pages[FIGURE], as_version=4).cells
     pictures = [picture(out) for cell in cells if cell.cell_type == "code" for out in cell.outputs]
     assert any("confidence of the network" in text for text in pictures)
-    assert not list((checkout.folder / "stores" / FIGURE).rglob("*.json")), "what is kept was read"
-    # This takes minutes; the tests of the book run it.
+    assert not list((checkout.folder / "stores" / FIGURE).rglob("*.json")), "kept results were read"
+    # The tests of the book run this command, which takes minutes.
     assert texts(FIGURE, "console")[1] == "$ python -m suite book\n"
 
     rows = checkout.table("desktop", "noise")
@@ -157,10 +156,10 @@ def test_changes_are_run(tmp_path: Path) -> None:
 
 
 def picture(output: nbformat.NotebookNode) -> str:
-    """Return the pictures of an output as SVG, those within HTML too."""
+    """Return the pictures of an output as SVG, with those in HTML."""
     data = output.get("data", {})
-    within = re.findall(r"svg\+xml;base64,([^\"']+)", data.get("text/html", ""))
-    return data.get("image/svg+xml", "") + "".join(b64decode(part).decode() for part in within)
+    embedded = re.findall(r"svg\+xml;base64,([^\"']+)", data.get("text/html", ""))
+    return data.get("image/svg+xml", "") + "".join(b64decode(part).decode() for part in embedded)
 
 
 PAPERMILL = """#!{python}
@@ -171,7 +170,7 @@ with open("calls", "a") as file:
 
 
 def test_runs_of_papermill_make_one_table(tmp_path: Path) -> None:
-    """Papermill itself is run by `tests/test_cli.py`; here it notes what it is asked for."""
+    """A stand-in records the calls; `tests/test_cli.py` runs papermill itself."""
     checkout, change = Checkout(tmp_path / "project"), "Six runs, and one table"
     stand_in = checkout.folder / "bin" / "papermill"
     stand_in.parent.mkdir()

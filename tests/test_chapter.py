@@ -1,4 +1,4 @@
-"""What every chapter does."""
+"""The class of chapters: what it shows, names and saves."""
 
 import shutil
 
@@ -18,10 +18,10 @@ NAME = "gradient_regularisation"
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What a chapter shows."""
-    texts = []
-    monkeypatch.setattr("suite.chapter.display", lambda *parts: texts.extend(parts))
-    return texts
+    """The objects that a chapter displays."""
+    objects = []
+    monkeypatch.setattr("suite.chapter.display", lambda *shown: objects.extend(shown))
+    return objects
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def blank(shown):
 
 
 class TestShow:
-    def test_diverged_trainings_are_counted_for_each_profile(self, blank, shown):
+    def test_diverged_trainings_are_counted(self, blank, shown):
         blank.profile, blank.results = "desktop", []
         rows = [("desktop", "done"), ("workstation", "diverged"), ("workstation", "done")]
         rows += [("paper", "done")]
@@ -43,9 +43,9 @@ class TestShow:
             "- *workstation*: 2 trainings, of which 1 diverged.",
         ]
 
-    def test_networks_are_counted_once_with_their_accuracy(self, blank, shown):
-        same, empty = {"data": "mnist5k", "network": "lenet5"}, pd.DataFrame()
-        trainings = [same | {"accuracy": value} for value in (0.8, 0.85, 0.9)]
+    def test_networks_and_their_accuracy(self, blank, shown):
+        network, empty = {"data": "mnist5k", "network": "lenet5"}, pd.DataFrame()
+        trainings = [network | {"accuracy": value} for value in (0.8, 0.85, 0.9)]
         blank.results = [Results(empty, empty, {}, {"profile": "desktop"}, trainings)]
         blank.what_we_ran()
         row = shown[0].data[["networks", "accuracy, median network"]].values.tolist()
@@ -62,7 +62,7 @@ class TestShow:
         for part in ("<p>first name</p><table", 'alt="a figure"', "first and second"):
             assert part in text
 
-    def test_slider_has_a_picture_a_step(self, blank, shown):
+    def test_slider_has_all_pictures(self, blank, shown):
         grids = {name: [[np.zeros((4, 4), np.uint8)]] for name in ("small", "large")}
         blank.slider(grids, alt="maps", label="size", titles=["map"])
         assert shown[0].data.count("data:image/png") == 2
@@ -91,16 +91,16 @@ class TestNameOfRun:
     def test_says_what_differs(self, shown, name):
         chapter = Chapter(NAME, of_profile("workstation", profile=name, n_images=64))
         assert chapter.profile == chapter.parameters["profile"] == "workstation+n_images=64"
-        said = "`workstation+n_images=64` is not a run of the profile *workstation*"
-        assert said in shown[0].data
+        notice = "`workstation+n_images=64` is not a run of the profile *workstation*"
+        assert notice in shown[0].data
 
-    def test_of_ones_own(self, shown):
+    def test_own_name(self, shown):
         assert Chapter(NAME, of_profile("smoke", profile="mine")).profile == "mine"
         assert "`mine` is not that of a profile" in shown[0].data
 
     @pytest.mark.parametrize("chapter", notebooks.chapters())
-    def test_of_a_notebook_as_it_is(self, chapter):
-        """Run all in Jupyter: the defaults are the profile desktop, all of it."""
+    def test_of_an_unchanged_notebook(self, chapter):
+        """The defaults are the profile desktop, for a run in Jupyter."""
         defaults = {name: entry.default for name, entry in notebooks.parameters(chapter).items()}
         assert notebooks.notebook_parameters(chapter, defaults) == defaults
         assert defaults["profile"] == "desktop"
@@ -116,7 +116,7 @@ class TestNameOfRun:
         defaults = {name: entry.default for name, entry in notebooks.parameters(NAME).items()}
         assert notebooks.notebook_parameters(NAME, defaults)["profile"] == "desktop+repetitions=2"
 
-    def test_results_stand_apart(self, shown, monkeypatch, tmp_path):
+    def test_changed_run_has_own_results(self, shown, monkeypatch, tmp_path):
         monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
         kept = load_results(NAME, "workstation").frame.drop(columns="profile")
         monkeypatch.setattr(paper, "plan", lambda parameters: paper.Plan())
@@ -132,11 +132,13 @@ class TestNameOfRun:
         pd.testing.assert_frame_equal(all_verdicts(), before)
         assert run in set(all_verdicts(every=True)["profile"])
         (chapter := Chapter(NAME, of_profile("workstation"))).run()
-        assert {chapter.shown, *chapter.table["profile"]} == {"workstation"}  # and no smaller one
+        assert {chapter.shown, *chapter.table["profile"]} == {
+            "workstation"
+        }  # and no smaller profile
 
 
 class TestInjectedParameters:
-    """Papermill puts parameters into a cell of its own, whatever their names and types."""
+    """Papermill writes parameters of any name and type into a cell of its own."""
 
     def values(self, source, **injected):
         return of_profile("smoke") | injected | {"In": ["", "# Parameters\n" + source]}

@@ -1,4 +1,4 @@
-"""Parameters: the cell that declares them, their ranges and names, and the names of runs."""
+"""Parameters: their cell, ranges and names, and the names of runs."""
 
 import json
 import re
@@ -27,7 +27,7 @@ seeds_of: dict = {}  # variant: its seeds
 
 
 def cell(folder, source, tags=("parameters",)):
-    """Write a notebook of one cell, and return it."""
+    """Write a notebook of one cell, and return its path."""
     cells = [{"cell_type": "code", "metadata": {"tags": list(tags)}, "source": [source]}]
     file = folder / "sample.ipynb"
     file.write_text(json.dumps({"cells": cells}), encoding="utf-8")
@@ -43,7 +43,7 @@ def check_cell(tmp_path):
 
 
 class TestCell:
-    def test_comment_before_or_after_a_list(self, tmp_path):
+    def test_comments_of_lists(self, tmp_path):
         text = "a: list = [\n    1,\n]  # after\nb: list = [  # before\n    1,\n]\nc = 2.5\n"
         entries = read_cell(cell(tmp_path, text))
         assert [entry.help for entry in entries.values()] == ["after", "before", ""]
@@ -61,7 +61,7 @@ class TestCell:
             ("n: int = [1", "line 2: expected NAME: TYPE = LITERAL"),
         ],
     )
-    def test_what_is_no_literal_is_named(self, tmp_path, line, message):
+    def test_non_literal_is_named(self, tmp_path, line, message):
         with pytest.raises(UsageError, match=r"^sample\.ipynb, cell of parameters, " + message):
             read_cell(cell(tmp_path, f"a: int = 1\n{line}\n"))
 
@@ -119,7 +119,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("chapter", notebooks.chapters())
     def test_each_number_of_a_chapter(self, chapter):
-        """NaN and negative numbers are refused by the name of the parameter."""
+        """NaN and negative numbers are refused with the name of the parameter."""
         entries, values = notebooks.parameters(chapter), notebooks.all_parameters(chapter, {})
         bad = {float: (float("nan"), float("inf"), -1.0), int: (-1,)}
         for name, entry in entries.items():
@@ -191,20 +191,20 @@ class TestRunName:
         ],
     )
     def test_says_what_differs(self, changes, name):
-        there = {"profile": "smoke", "n": 2, "s": [0], "alpha": 1.0, "on": False, "word": "even"}
-        there["panels"] = [{"data": "mnist", "epochs": 2}]
-        got = run_name("smoke", there | changes, there)
-        assert got.startswith(name) if name.endswith("-") else got == name
+        base = {"profile": "smoke", "n": 2, "s": [0], "alpha": 1.0, "on": False, "word": "even"}
+        base["panels"] = [{"data": "mnist", "epochs": 2}]
+        run = run_name("smoke", base | changes, base)
+        assert run.startswith(name) if name.endswith("-") else run == name
 
     def test_differs_where_parameters_do(self):
-        there = {"panels": [], "a": "", "b": ""}
+        base = {"panels": [], "a": "", "b": ""}
         changes = [{"panels": [{"data": "m" * 40, "epochs": n}]} for n in range(5)]
         changes += [{"a": "x y"}, {"a": "x-y"}, {"a": "x/y"}, {"panels": [1, 2]}, {"panels": [12]}]
-        names = [run_name("p", there | change, there) for change in changes]
+        names = [run_name("p", base | change, base) for change in changes]
         assert len(set(names)) == len(names)
 
-    def test_of_many_changes_is_short(self):
-        there = {f"parameter_{n}": 0 for n in range(30)}
-        names = {run_name("p", dict.fromkeys(there, n), there) for n in (1, 2)}
+    def test_many_changes_are_short(self):
+        base = {f"parameter_{n}": 0 for n in range(30)}
+        names = {run_name("p", dict.fromkeys(base, n), base) for n in (1, 2)}
         assert len(names) == 2
         assert all(name.startswith("p+30_parameters-") for name in names)

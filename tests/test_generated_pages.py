@@ -1,4 +1,4 @@
-"""The pages that code writes, from results that the test writes."""
+"""Generated pages, from results that the tests write."""
 
 import json
 import re
@@ -18,7 +18,7 @@ WITHOUT_CLAIMS = "differentiating_a_gradient"
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
-    """Results of a laptop run in which max-sensitivity falls, and of a smoke run."""
+    """Results of a laptop run, in which max-sensitivity falls, and of a smoke run."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     for module in ("evidence.report", "book.pages", "store.kept"):
         monkeypatch.setattr(f"suite.{module}.KEPT_RESULTS", tmp_path / "kept")
@@ -34,9 +34,9 @@ def executed(tmp_path, monkeypatch):
     return tmp_path / "executed"
 
 
-def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
+def test_each_headline_has_a_row(executed):
     verdicts = all_verdicts()
-    assert set(verdicts["profile"]) == {"laptop"}  # those of smoke runs are no evidence
+    assert set(verdicts["profile"]) == {"laptop"}  # smoke runs are no evidence
     rows = pages.headline_rows(verdicts)
     claims = [claim for claim in load_claims(CHAPTER) if claim["tier"] == "headline"]
     assert rows[rows["chapter"] == CHAPTER]["says"].tolist() == [claim["says"] for claim in claims]
@@ -49,7 +49,7 @@ def test_headlines_have_a_row_each_whether_they_ran_or_not(executed):
     assert (value["word"], value["profile"]) == ("holds", "laptop")
 
 
-def test_evidence_page_has_each_record_and_rule(executed):
+def test_evidence_page_has_records_and_rules(executed):
     page = pages.evidence_page(all_verdicts())
     for chapter in pages.chapters_with_claims():
         assert f"<{chapter}_record>" in page
@@ -59,7 +59,7 @@ def test_evidence_page_has_each_record_and_rule(executed):
     assert WITHOUT_CLAIMS not in pages.chapters_with_claims()
 
 
-def test_summary_counts_the_claims_of_each_tier(executed):
+def test_summary_counts_each_tier(executed):
     lines = pages.summary_table(all_verdicts()).splitlines()
     head = "|  | tier | holds | smaller than claimed | no effect | contradicted |"
     assert lines[0].startswith(head)
@@ -67,7 +67,7 @@ def test_summary_counts_the_claims_of_each_tier(executed):
     assert "| **PILCRO** | headline | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
 
 
-def test_status_page_has_runs_data_and_every_licence(executed):
+def test_status_page_has_runs_and_licences(executed):
     page = pages.status_page()
     assert "| here | gradient regularisation | laptop | 9 | 12 | 2026-01-02 |" in page
     for name, entry in pages.SOURCES.items():
@@ -81,14 +81,13 @@ def test_status_page_has_runs_data_and_every_licence(executed):
     assert f"`blockmnist`, {photographs}, `texturedmnist`, `texturedmnist-1pct`" in row
 
 
-def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, monkeypatch):
+def test_benchmark_page(tmp_path, monkeypatch):
     folder = tmp_path / "benchmarks" / "results"
     folder.mkdir(parents=True)
 
     def row(benchmark, case, value, unit, goal=None, met=None):
-        quartiles = [0.9 * value, 1.1 * value]
-        about = {"benchmark": benchmark, "case": case, "value": value, "unit": unit}
-        return about | {"quartiles": quartiles, "goal": goal, "met": met}
+        values = {"value": value, "unit": unit, "quartiles": [0.9 * value, 1.1 * value]}
+        return {"benchmark": benchmark, "case": case, "goal": goal, "met": met} | values
 
     results = {"device": "a CPU", "system": "Linux", "threads": 1, "date": "2026-01-02"}
     results |= {"versions": {"torch": "2.15.0"}}
@@ -107,8 +106,8 @@ def test_benchmark_page_shows_value_spread_goal_and_whether_it_is_met(tmp_path, 
     assert "Of 2 goals, 1 are met; not met: reglib." in page
     assert "LeNet-5, fast: 1.5 plain steps" in page
     assert (tmp_path / "benchmarks-cpu.png").stat().st_size > 1000
-    drawn = benchmarks.ratios_of(results["rows"])
-    assert drawn[["panel", "method", "network"]].to_numpy().tolist() == [
+    ratios = benchmarks.ratios_of(results["rows"])
+    assert ratios[["panel", "method", "network"]].to_numpy().tolist() == [
         ["training step", "fast", "LeNet-5"],
         ["peers", "entropy", "Quantus"],
         ["peers", "input Hessian, leading eigenpair", "the authors' way"],

@@ -1,4 +1,4 @@
-"""All public functions name a wrong argument, what they expected and what came."""
+"""Errors of public functions for wrong arguments, by all functions of an argument."""
 
 import re
 
@@ -33,10 +33,10 @@ def step(model):
 
 def seeded(function, **settings):
     """Return a function whose generator is made at each call."""
-    return lambda *arguments: function(*arguments, **settings, generator=generator())
+    return lambda *inputs: function(*inputs, **settings, generator=generator())
 
 
-# Functions that call a network: on images, and in a step.
+# Functions that call a network: on images, and in a step with its logits.
 examples = seeded(regularizers.adversarial_examples, **BALL, n_steps=1)
 OF_IMAGES = {
     "closed_form_hessian": reglib.closed_form_hessian,
@@ -66,14 +66,14 @@ OF_LOGITS = {
     "marginal_density_penalty": lambda logits, labels, x: density_penalty(logits, x),
 }
 ALL_OF_LOGITS = OF_LOGITS | {
-    name: lambda *step, penalty=penalty: penalty(network(), *step)
+    name: lambda *inputs, penalty=penalty: penalty(network(), *inputs)
     for name, penalty in CALLING.items()
 }
 IN_STEPS = {n: lambda m, x, call=call: call(m, *step(network())) for n, call in CALLING.items()}
 NETWORK_CALLS = OF_IMAGES | OF_ANY_CALLABLE | IN_STEPS
 
 
-def each(functions):
+def for_each(functions):
     return pytest.mark.parametrize("function", functions.values(), ids=functions)
 
 
@@ -87,7 +87,7 @@ def test_every_penalty_is_covered():
     assert penalties - of_landscapes == ALL_OF_LOGITS.keys()
 
 
-@each(NETWORK_CALLS)
+@for_each(NETWORK_CALLS)
 def test_network_without_tensor_output_is_refused(function):
     for pack in (lambda y: {"logits": y}, lambda y: (y, y), lambda y: None):
         kind = type(pack(0)).__name__
@@ -96,8 +96,8 @@ def test_network_without_tensor_output_is_refused(function):
             function(packing, IMAGES)
 
 
-@each(NETWORK_CALLS)
-def test_function_is_refused_but_for_landscapes(function):
+@for_each(NETWORK_CALLS)
+def test_only_landscapes_take_functions(function):
     model = network()
     expected = function(model, IMAGES)
     assert expected is not None
@@ -118,8 +118,8 @@ def test_function_has_no_view_or_backbone():
             of_backbone(lambda x: x)
 
 
-@each(ALL_OF_LOGITS)
-def test_penalties_are_of_tensors(function):
+@for_each(ALL_OF_LOGITS)
+def test_penalties_take_tensors(function):
     logits, labels, x = step(network())
     with refuses("logits: expected a PyTorch Tensor, got dict; take the logits from"):
         function({"logits": logits}, labels, x)
@@ -142,7 +142,7 @@ def test_class_maps_have_four_dimensions():
         reglib.class_map_l1(torch.ones(2, 3))
 
 
-@each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
+@for_each({k: f for k, f in ALL_OF_LOGITS.items() if k != "adversarial_penalty"})
 def test_missing_graph_is_explained(function):
     hint, x = re.escape("call inputs.requires_grad_() before the forward pass"), IMAGES.clone()
     logits = network()(x)
@@ -157,18 +157,18 @@ def test_missing_graph_is_explained(function):
         function(logits, LABELS, x)
 
 
-def test_missing_generator_is_refused():
-    model, labelled = network(), (network(), IMAGES, LABELS)
+def test_generator_is_required():
+    model, inputs = network(), (network(), IMAGES, LABELS)
     message = r"generator: expected a PyTorch Generator, got NoneType; torch\.Generator\(dev"
     attack = {**BALL, "n_steps": 1}
     for function, arguments, settings in (
-        (reglib.importance_landscape, labelled[:2], {}),
+        (reglib.importance_landscape, inputs[:2], {}),
         (reglib.marginal_density_penalty, step(model)[::2], {}),
         (reglib.input_hessian_penalty, step(model), {}),
         (reglib.score_matching_penalty, (model, *step(model)), {}),
-        (smooth_surrogate_loss, labelled, {}),
-        (regularizers.adversarial_examples, labelled, attack),
-        (regularizers.adversarial_examples, labelled, attack | {"norm": "l2"}),
+        (smooth_surrogate_loss, inputs, {}),
+        (regularizers.adversarial_examples, inputs, attack),
+        (regularizers.adversarial_examples, inputs, attack | {"norm": "l2"}),
         (lambda x, generator: landscape.sample_classes(x, generator), (IMAGES.flatten(1),), {}),
     ):
         with refuses(message):
@@ -184,8 +184,8 @@ OF_BATCHES = {
 }
 
 
-@each(OF_BATCHES)
-def test_batches_hold_images_only(function):
+@for_each(OF_BATCHES)
+def test_batches_have_images_alone(function):
     with refuses(r"images: expected a PyTorch Tensor, got list; .* for images, _ in loader"):
         function(LOADER)
     assert torch.equal(function(images for images, _ in LOADER), function([IMAGES]))
@@ -206,7 +206,7 @@ class TestEmptyBatch:
         pairs = leading_eigenpairs(lambda v: v, torch.zeros(0, 4), k=2)
         assert (pairs.values.shape, pairs.vectors.shape) == ((0, 2), (0, 2, 4))
 
-    @each({k: f for k, f in (OF_IMAGES | OF_ANY_CALLABLE).items() if "adversarial" not in k})
+    @for_each({k: f for k, f in (OF_IMAGES | OF_ANY_CALLABLE).items() if "adversarial" not in k})
     def test_has_no_hessian_and_no_landscape(self, function):
         with refuses("images: expected a batch .* of at least one image"):
             function(network(), IMAGES[:0])

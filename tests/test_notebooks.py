@@ -1,4 +1,4 @@
-"""The runner, on small notebooks of its own; the chapters themselves run in the smoke profile."""
+"""The runner on small notebooks, and the files of chapters."""
 
 import contextlib
 import sys
@@ -45,7 +45,7 @@ def run(**values):
     return notebooks.run("sample", values, bar=False)
 
 
-# Both have nothing to train on a GPU: one compares small networks, the other has no units.
+# Neither trains on a GPU: one compares small networks, the other has no units.
 WITHOUT_GPU = ("differentiating_a_gradient", "side_by_side")
 
 
@@ -54,7 +54,7 @@ class TestResolve:
         entry = notebooks.parameters("sample")["alpha_min"]
         assert (entry.default, entry.help) == (100.0, "smallest")
 
-    def test_own_profile_is_named_where_it_is_wrong(self, chapter):
+    def test_broken_profile_is_named(self, chapter):
         file = chapter / "profiles" / "sample" / "mine.yml"
         for text in ("profile: smoke", "", "a: ["):
             file.write_text(text)
@@ -87,7 +87,7 @@ class TestResolve:
         with pytest.raises(UsageError, match=message):
             notebooks.resolve(chapter_name, profile, changes)
 
-    def test_several_chapters_take_what_they_have(self, chapter):
+    def test_chapters_take_their_own_changes(self, chapter):
         write_chapter(chapter, parameters='profile: str = "laptop"\nwidth: int = 8\n', name="other")
         write_chapter(chapter, name="third")
         names, changes = ["other", "sample"], {"n_images": 3, "width": 4}
@@ -101,11 +101,8 @@ class TestResolve:
         with pytest.raises(UsageError, match="n_images: expected int"):
             notebooks.resolve_all(["sample", "third"], "laptop", {"n_images": "many"})
 
-    def test_no_module_no_units(self, chapter):
-        write_chapter(chapter, "raise RuntimeError('it was run')")
-        assert notebooks.units_of("sample", {}) == []
-
     def test_units_come_from_the_module(self, chapter, monkeypatch):
+        assert notebooks.units_of("sample", {}) == []
         module = types.ModuleType("suite.papers.sample")
         module.plan = lambda parameters: types.SimpleNamespace(units=lambda: [parameters])
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -129,8 +126,8 @@ class TestChapters:
             units = notebooks.units_of(name, notebooks.resolve(name, profile, {}))
             assert len(units) >= 10 if notebooks.paper(name) else units == []
 
-    def test_files_beside_are_of_a_notebook(self):
-        """A misspelt name would make a chapter one without claims."""
+    def test_files_are_of_a_notebook(self):
+        """A misspelt name would hide the claims of a chapter."""
         files = [*notebooks.NOTEBOOKS.glob("*/*.yml"), *notebooks.NOTEBOOKS.glob("profiles/*")]
         assert {file.stem for file in files} == {*notebooks.chapters(), "history"}
         for chapter in {file.stem for file in files if file.parent.name == "published"}:
@@ -138,7 +135,7 @@ class TestChapters:
 
 
 class TestPage:
-    def test_full_disk_is_told(self, chapter, monkeypatch):
+    def test_full_disk_is_reported(self, chapter, monkeypatch):
         def full(*arguments):
             raise OSError(28, "No space left on device")
 
@@ -147,7 +144,7 @@ class TestPage:
         with pytest.raises(RunFailed, match=expected):
             run(**notebooks.resolve("sample", "smoke", {}))
 
-    def test_has_every_cell_executed_and_the_same_bytes_again(self, chapter):
+    def test_is_complete_and_reproducible(self, chapter):
         page = run(n_images=7)
         first, cells = page.read_bytes(), nbformat.read(page, as_version=4).cells
         assert cells[-1].outputs[0].text == "laptop 7\n"
@@ -158,11 +155,11 @@ class TestPage:
 
     def test_has_no_progress(self, chapter, capfd):
         bar = "for _ in tqdm(range(3), leave=False):\n    time.sleep(0.2)"
-        told = "print('look', file=sys.stderr)"
-        # A kernel is interrupted when it ends, of which it tells so if it is not idle yet.
+        message = "print('look', file=sys.stderr)"
+        # Papermill interrupts a kernel at its end, which a busy kernel logs.
         ended = "get_ipython().kernel.log.error('KeyboardInterrupt caught in kernel.')"
         imports = f"import sys, time\nfrom tqdm import tqdm\n{bar}"
-        write_chapter(chapter, ended, imports, f"{told}\n{bar}")
+        write_chapter(chapter, ended, imports, f"{message}\n{bar}")
         page = notebooks.run("sample", {})
         out, err = capfd.readouterr()
         assert "3/3" in err
@@ -170,7 +167,7 @@ class TestPage:
         cells = nbformat.read(page, as_version=4).cells
         assert [[output.text for output in cell.outputs] for cell in cells[-2:]] == [[], ["look\n"]]
 
-    def test_goes_when_a_cell_fails(self, chapter):
+    def test_is_removed_if_a_cell_fails(self, chapter):
         page = chapter.parent / "executed" / "sample.ipynb"
         page.parent.mkdir()
         page.write_text("of an earlier run")
@@ -185,13 +182,13 @@ class TestPage:
         first = next(cell for cell in cells if cell.source.startswith("print('so far"))
         assert first.outputs[0].text == "so far so good\n"
 
-    def test_usage_error_stays_one(self, chapter):
+    def test_usage_error_is_kept(self, chapter):
         write_chapter(chapter, "from suite.errors import UsageError\nraise UsageError('alpha: no')")
         with pytest.raises(UsageError, match="sample: alpha: no"):
             run()
 
     @pytest.mark.parametrize("end", ["import os\nos._exit(3)", "import sys\nsys.exit(0)"])
-    def test_cell_that_ends_the_kernel_fails(self, chapter, end):
+    def test_end_of_kernel_is_a_failure(self, chapter, end):
         write_chapter(chapter, end, "print('never')")
         with pytest.raises(RunFailed, match="Partial notebook"):
             run()
@@ -199,16 +196,16 @@ class TestPage:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_two_runs_of_a_chapter_have_a_file_each(monkeypatch, tmp_path, fails):
-    """In the middle of a run another one begins."""
+def test_concurrent_runs_have_own_files(monkeypatch, tmp_path, fails):
+    """In the middle of a run another run begins."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
-    begun = []
+    files = []
 
     def execute(notebook, partial, values, log):
-        cell = nbformat.v4.new_code_cell(f"{len(begun)}", execution_count=1)
+        cell = nbformat.v4.new_code_cell(f"{len(files)}", execution_count=1)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), partial)
-        begun.append(partial)
-        if len(begun) == 1:
+        files.append(partial)
+        if len(files) == 1:
             with contextlib.suppress(RunFailed):
                 notebooks.run("pilcro", values)
         elif fails:
@@ -216,5 +213,5 @@ def test_two_runs_of_a_chapter_have_a_file_each(monkeypatch, tmp_path, fails):
 
     monkeypatch.setattr(notebooks, "_execute", execute)
     page = notebooks.run("pilcro", notebooks.resolve("pilcro", "smoke", {}))
-    assert (len({*begun}), nbformat.read(page, as_version=4).cells[-1].source) == (2, "0")
-    assert len([*(tmp_path / "partial").iterdir()]) == fails  # what failed can be looked at
+    assert (len({*files}), nbformat.read(page, as_version=4).cells[-1].source) == (2, "0")
+    assert len([*(tmp_path / "partial").iterdir()]) == fails  # the partial notebook of a failure

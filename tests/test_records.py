@@ -25,32 +25,25 @@ def sources(path):
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
 
 
-class TestSplit:
-    def test_cells_go_to_one_page_each(self, executed, tmp_path):
-        folder = tmp_path / "pages"
-        folder.mkdir()
-        page, record = records.split(executed, folder, "# first", "last")
-        assert sources(page) == ["seen", "end"]
-        assert sources(record) == ["# first", "moved", "p = 1", "last"]
-        nbformat.validate(nbformat.read(record, as_version=4))
+def test_each_cell_has_one_page(executed, tmp_path):
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    page, record = records.split(executed, folder, "# first", "last")
+    assert sources(page) == ["seen", "end"]
+    assert sources(record) == ["# first", "moved", "p = 1", "last"]
+    nbformat.validate(nbformat.read(record, as_version=4))
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory, kept_verdicts):
+def test_opening_has_every_claim(tmp_path, kept_verdicts):
     rows = kept_verdicts[kept_verdicts["chapter"] == "top_gap"]
-    return records.opening("top_gap", "Top-GAP", rows, tmp_path_factory.mktemp("pages"))
+    text = records.opening("top_gap", "Top-GAP", rows, tmp_path)
+    for claim in load_claims("top_gap"):
+        assert f"(top-gap-{claim['id']})=" in text
+        assert claim["quote"] in text
 
 
-class TestOpening:
-    def test_every_claim_has_its_entry(self, text):
-        for claim in load_claims("top_gap"):
-            assert f"(top-gap-{claim['id']})=" in text
-            assert claim["quote"] in text
-
-
-class TestClosing:
-    def test_changed_verdicts_and_history(self):
-        text = records.closing("top_gap")
-        rows = (KEPT_RESULTS / "verdicts_changed.csv").read_text().splitlines()
-        assert text.count("workstation |") == sum(r.startswith("workstation,top_gap") for r in rows)
-        assert "## History of the rules" in text
+def test_closing_has_changes_and_history():
+    text = records.closing("top_gap")
+    rows = (KEPT_RESULTS / "verdicts_changed.csv").read_text().splitlines()
+    assert text.count("workstation |") == sum(r.startswith("workstation,top_gap") for r in rows)
+    assert "## History of the rules" in text

@@ -1,3 +1,5 @@
+"""Results of a chapter: their files, and the tables of their verdicts."""
+
 import json
 
 import numpy as np
@@ -20,7 +22,7 @@ def results(value=1.0):
 
 
 def curve(metric, **columns):
-    """Return rows of the chapter on gradient regularisation, in which a metric falls."""
+    """Return rows of the chapter on gradient regularisation with a falling metric."""
     where = {"data": "mnist5k", "network": "lenet5", "metric": metric, "status": "done"}
     where |= {"saliency": "logit_gradient", "score": None, "changed": "pixels", "place": "plateau"}
     where |= dict.fromkeys(["over_regularised", "beyond_t_alpha", "normalised"], False)
@@ -29,7 +31,7 @@ def curve(metric, **columns):
 
 
 class TestResults:
-    def test_tables_for_people_are_written_with_provenance(self, tmp_path, monkeypatch):
+    def test_tables_and_provenance_are_written(self, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
         file = save_tables("chapter", "smoke", results())
         folder = tmp_path / "results" / "smoke"
@@ -39,7 +41,7 @@ class TestResults:
         pd.testing.assert_frame_equal(rows, results().frame, check_dtype=False)
         assert json.loads((folder / "chapter.provenance.json").read_text()) == {"profile": "smoke"}
 
-    def test_kept_results_are_judged_when_they_are_read(self, tmp_path):
+    def test_kept_results_are_judged(self, tmp_path):
         frame = curve("local_lipschitz_estimate", seed=0)
         frame = pd.concat([frame, frame.assign(saliency="deeplift")], ignore_index=True)
         path = archive_path("gradient_regularisation", "laptop", tmp_path)
@@ -50,7 +52,7 @@ class TestResults:
         np.testing.assert_array_equal(read.arrays["a|b"], np.eye(2))
         assert read.provenance["units"] == 9
 
-    def test_results_that_are_not_there_are_empty_without_a_word(self, tmp_path, capsys):
+    def test_missing_results_are_empty(self, tmp_path, capsys):
         assert load_results("chapter", "smoke", tmp_path).frame.empty
         assert capsys.readouterr().out == ""
 
@@ -59,11 +61,11 @@ class TestResults:
         write_archive(path, Archive({}, {}, pd.DataFrame({"value": [1.0]}), {}, {}))
         path.write_bytes(path.read_bytes()[:-9])
         assert load_results("chapter", "smoke", tmp_path).frame.empty
-        said = capsys.readouterr().out
-        assert str(path) in said
-        assert "does not agree with the checksum" in said
+        out = capsys.readouterr().out
+        assert str(path) in out
+        assert "does not agree with the checksum" in out
 
-    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path):
+    def test_unwritable_folder_is_named(self, tmp_path):
         (tmp_path / "smoke").write_text("a file in the way")
         with pytest.raises(RunFailed, match=str(tmp_path / "smoke")):
             save_tables("chapter", "smoke", results(), tmp_path)
@@ -73,7 +75,7 @@ ABOUT = {"profile": "laptop", "units": 9, "here": 0, "seconds": 290.0, "device":
 ABOUT |= {"threads": [2], "commit": ["abc"]}
 
 
-def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
+def test_origin_of_numbers():
     where = "x86_64 CPU with 2 threads a process, at commit abc, in 5 min of work"
     again = "`make rerun` repeats it"
     assert origin(ABOUT) == f"*laptop*: 9 kept units, computed on {where}; {again}."
@@ -84,14 +86,19 @@ def test_a_chapter_says_in_one_line_where_its_numbers_come_from():
     assert origin(larger | {"profile": "workstation"}).endswith("5 min of work.")
 
 
-def test_measured_writes_estimate_interval_and_p():
+def test_estimate_has_interval_and_p():
     verdict = {"statistic": "ρ", "estimate": 0.5, "low": 0.25, "high": 0.75, "p": 0.01, "n": 6}
     assert write_estimate(pd.Series(verdict)) == "ρ: 0.50 [0.25, 0.75], p = 0.01, n = 6"
 
 
-def claim(name, section, published):
-    says = {"says": f"{name} falls", "tier": "headline", "unit": "network"}
-    return {"id": name, "section": section, "published": published} | says
+@pytest.fixture(autouse=True)
+def _claims(monkeypatch):
+    sections = {"a": "one", "b": "one", "c": "two"}
+    claims = [
+        {"id": name, "section": section, "published": "less", "says": f"{name} falls"}
+        for name, section in sections.items()
+    ]
+    monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
 
 
 def verdict(claim, data, profile, word):
@@ -103,15 +110,12 @@ def verdict(claim, data, profile, word):
 
 
 class TestSection:
-    def test_a_section_has_what_some_profile_has_tested(self, monkeypatch):
-        sections = {"a": "one", "b": "one", "c": "two"}
-        claims = [claim(name, section, "less") for name, section in sections.items()]
-        monkeypatch.setattr(report, "load_claims", lambda chapter: claims)
+    def test_tested_claims_have_a_row(self):
         rows = [
             verdict("a", "mnist5k", "laptop", "holds"),
             verdict("a", "mnist5k", "workstation", "not run"),  # but tested at another profile
             verdict("a", "mnist", "laptop", "not run"),
-            verdict("b", "mnist5k", "laptop", "not run"),  # here the other claim was tested
+            verdict("b", "mnist5k", "laptop", "not run"),  # but claim a was tested
             verdict("b", "imagenet", "laptop", "not run"),
             verdict("c", "celeba", "laptop", "not run"),
         ]
@@ -120,8 +124,7 @@ class TestSection:
         assert list(table["claim"]) == ["a falls<br><i>mean</i>"]
         assert section_verdicts("chapter", verdicts, "two").empty
 
-    def test_a_section_has_smaller_profiles_where_they_say_otherwise(self, monkeypatch):
-        monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
+    def test_smaller_profiles_with_other_verdicts(self):
         words = {"mnist5k": "inconclusive", "b": "holds"}
         small = [verdict("a", data, "desktop", word) for data, word in words.items()]
         verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
@@ -132,27 +135,26 @@ class TestSection:
         verdicts = pd.DataFrame([*small, verdict("a", "mnist", "workstation", "holds")])
         assert section_verdicts("chapter", verdicts, "one")["here"].str.count("<b>").tolist() == [1]
 
-    def test_a_row_has_a_claim_with_what_it_compares_and_a_line_for_each_verdict(self, monkeypatch):
-        monkeypatch.setattr(report, "load_claims", lambda chapter: [claim("a", "one", "less")])
-        found = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
+    def test_row_has_all_verdicts(self):
+        measured = {"statistic": "x − y", "estimate": 1.0, "low": 0.5, "high": 1.5, "n": 4}
         untested = {"statistic": "", "estimate": np.nan, "detail": "too few"}
-        smaller = found | {"detail": "smaller than published"}
+        smaller = measured | {"detail": "smaller than published"}
         rows = [
             verdict("a", "mnist", "desktop", "holds") | smaller,
-            verdict("a", "mnist", "workstation", "inconclusive") | found,
+            verdict("a", "mnist", "workstation", "inconclusive") | measured,
             verdict("a", "kmnist", "workstation", NOT_TESTABLE) | untested,
         ]
         table = report.tabulate_claims(report.join_claims("chapter", pd.DataFrame(rows)))
         (row,) = table.to_dict("records")
         assert row["claim"] == "a falls<br><i>x − y</i>"
-        said = "1.00 [0.50, 1.50], n = 4"
-        open_still = f"MNIST, workstation: {said}: about 9 networks would settle it"
+        estimate = "1.00 [0.50, 1.50], n = 4"
+        needed = f"MNIST, workstation: {estimate}: about 9 networks would settle it"
         assert row["here"].split("<br>") == [
-            f"<b>holds</b> (reduced), MNIST, desktop: {said}: smaller than published",
-            f"<b>inconclusive</b> (reduced), {open_still}",
+            f"<b>holds</b> (reduced), MNIST, desktop: {estimate}: smaller than published",
+            f"<b>inconclusive</b> (reduced), {needed}",
             "<b>not testable here</b> (reduced), KMNIST: too few",
         ]
         table = report.tabulate_claims(report.join_claims("chapter", pd.DataFrame(rows[:1])))
         assert table["claim"].tolist() == ["a falls<br><i>x − y</i>"]
-        line = f"<b>holds</b> (reduced), MNIST: {said}: smaller than published"
+        line = f"<b>holds</b> (reduced), MNIST: {estimate}: smaller than published"
         assert table["here"].tolist() == [line]

@@ -1,4 +1,4 @@
-"""Each rule can say each of its words, and says them where it should."""
+"""Rules: each word is reached, and under the right conditions."""
 
 import dataclasses
 
@@ -23,32 +23,43 @@ def noise(n=33, scale=1.0, seed=0):
     return np.random.default_rng(seed).normal(scale=scale, size=n)
 
 
-def found(low, high, **changes):
-    return rules.Finding("", Interval((low + high) / 2, low, high, 6), **changes)
+def judge(low, high, published=rules.NAN, **settings):
+    """Decide a finding with an interval around its middle."""
+    interval = Interval((low + high) / 2, low, high, 6)
+    return decide(rules.Finding("", interval, **settings), published)
+
+
+def simulate(true, n, repeats, seed):
+    """Return the words on repeated samples of `n` values around a true effect."""
+    rng = np.random.default_rng(seed)
+    samples = [true + rng.normal(scale=0.03, size=n) for _ in range(repeats)]
+    findings = [rules.Finding("", rules.mean_interval(s), least=0.02) for s in samples]
+    return [decide(finding).word for finding in findings]
 
 
 class TestWords:
-    """The table of words: an interval, the smallest effect 0.02 and, below, a published effect."""
+    """The table of words, with the smallest effect 0.02."""
 
     @pytest.mark.parametrize(
         ("low", "high", "word"),
         [
             (0.05, 0.15, HOLDS),
-            (0.001, 0.02, HOLDS),  # it reaches what matters
+            (0.001, 0.02, HOLDS),  # reaches the smallest effect
             (0.001, 0.019, SMALLER),
             (-0.019, 0.019, NO_EFFECT),
-            (-0.01, -0.001, NO_EFFECT),  # below no effect, and too little to matter
+            (-0.01, -0.001, NO_EFFECT),  # negative, and smaller than the smallest effect
             (-0.02, -0.001, CONTRADICTED),
             (-0.1, -0.05, CONTRADICTED),
             (-0.1, 0.01, INCONCLUSIVE),
-            (-0.02, 0.01, INCONCLUSIVE),  # it reaches what matters on the other side
+            (-0.02, 0.01, INCONCLUSIVE),  # reaches the smallest effect on the other side
             (-0.01, 0.02, INCONCLUSIVE),
             (-0.1, 0.1, INCONCLUSIVE),
         ],
     )
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_follow_the_table_in_both_directions(self, low, high, word, sign):
-        assert decide(found(*sorted([sign * low, sign * high]), sign=sign, least=0.02)).word == word
+    def test_table_in_both_directions(self, low, high, word, sign):
+        ends = sorted([sign * low, sign * high])
+        assert judge(*ends, sign=sign, least=0.02).word == word
 
     @pytest.mark.parametrize(
         ("low", "high", "word", "detail"),
@@ -62,19 +73,16 @@ class TestWords:
             (-0.01, 0.01, NO_EFFECT, ""),
         ],
     )
-    def test_say_how_large_beside_a_published_effect(self, low, high, word, detail):
-        assert decide(found(low, high, least=0.02), published=0.16)[:2] == (word, detail)
+    def test_size_beside_published_effect(self, low, high, word, detail):
+        assert judge(low, high, least=0.02, published=0.16)[:2] == (word, detail)
 
-    def test_published_effect_in_the_other_direction_is_no_measure(self):
-        assert decide(found(0.03, 0.05, least=0.02), published=-0.16).word == HOLDS
+    def test_published_effect_of_other_sign(self):
+        assert judge(0.03, 0.05, least=0.02, published=-0.16).word == HOLDS
 
     @pytest.mark.parametrize("true", [0.0, 0.01, 0.03, -0.03])
     def test_false_words_are_rare(self, true):
-        """Each word that is wrong of the true effect is said in at most about one case of 20."""
-        rng, words = np.random.default_rng(1), []
-        for _ in range(400):
-            interval = rules.mean_interval(true + rng.normal(scale=0.03, size=12))
-            words.append(decide(rules.Finding("", interval, least=0.02)).word)
+        """A word that contradicts the true effect comes in at most about one of 20 cases."""
+        words = simulate(true, n=12, repeats=400, seed=1)
         wrong = {HOLDS, SMALLER} if true <= 0 else set()
         wrong |= {CONTRADICTED} if true >= 0 else set()
         wrong |= {NO_EFFECT} if abs(true) >= 0.02 else set()
@@ -83,12 +91,8 @@ class TestWords:
     @pytest.mark.parametrize(
         ("true", "word"), [(0.0, NO_EFFECT), (0.01, SMALLER), (0.05, HOLDS), (-0.05, CONTRADICTED)]
     )
-    def test_right_words_come_with_enough_networks(self, true, word):
-        rng, words = np.random.default_rng(2), []
-        for _ in range(50):
-            interval = rules.mean_interval(true + rng.normal(scale=0.03, size=300))
-            words.append(decide(rules.Finding("", interval, least=0.02)).word)
-        assert words.count(word) >= 45
+    def test_right_words_with_many_networks(self, true, word):
+        assert simulate(true, n=300, repeats=50, seed=2).count(word) >= 45
 
 
 LOSS, WITHIN = {"bound": -0.01}, {"sign": 0, "bound": 0.5}
@@ -116,7 +120,7 @@ class TestMargins:
         ],
     )
     def test_words_of_margins_and_levels(self, settings, low, high, word):
-        assert decide(found(low, high, **settings)).word == word
+        assert judge(low, high, **settings).word == word
 
     @pytest.mark.parametrize(
         ("low", "high", "word", "detail"),
@@ -127,22 +131,22 @@ class TestMargins:
             (0.35, 0.4, CONTRADICTED, ""),
         ],
     )
-    def test_nothing_is_decided_between_two_limits(self, low, high, word, detail):
+    def test_two_limits(self, low, high, word, detail):
         rows = frame_of([low, (low + high) / 2, high], [1] * 3, range(3))
         finding = rules.level(rows, unit="network", size=0.14, expected="below", opposite=0.316)
         assert finding.least == 0
         finding = dataclasses.replace(finding, interval=Interval((low + high) / 2, low, high, 3))
         assert decide(finding)[:2] == (word, detail)
 
-    def test_ratios_are_compared_by_their_logarithms(self):
+    def test_ratios(self):
         ratio = {"sign": -1, "bound": 1.0, "null": 1.0, "least": np.log(1.1), "scale": "ratio"}
-        assert decide(found(0.02, 0.05, **ratio), published=0.05).word == HOLDS
-        assert decide(found(0.04, 0.06, **ratio), published=0.05).detail == "as large as published"
-        assert decide(found(0.95, 1.05, **ratio)).word == NO_EFFECT
-        assert decide(found(0.8, 0.95, **ratio), published=0.25).word == SMALLER
-        assert decide(found(0.8, 1.1, **ratio)).word == INCONCLUSIVE
+        assert judge(0.02, 0.05, **ratio, published=0.05).word == HOLDS
+        assert judge(0.04, 0.06, **ratio, published=0.05).detail == "as large as published"
+        assert judge(0.95, 1.05, **ratio).word == NO_EFFECT
+        assert judge(0.8, 0.95, **ratio, published=0.25).word == SMALLER
+        assert judge(0.8, 1.1, **ratio).word == INCONCLUSIVE
 
-    def test_what_is_open_says_how_many_would_settle_it(self):
+    def test_needed_units_settle_a_claim(self):
         rng, held = np.random.default_rng(0), []
         for _ in range(300):
             finding = rules.Finding("", rules.mean_interval(rng.normal(0.3, 1.0, 30)), least=0.0)
@@ -171,24 +175,24 @@ class TestTrend:
             (frame_of(noise(7), ALPHAS[:7]), "none", INCONCLUSIVE),
         ],
     )
-    def test_trend(self, rows, expected, word):
+    def test_words(self, rows, expected, word):
         finding = rules.trend(rows, expected=expected, **NONE)
         assert (decide(finding).word, finding.interval.n) == (word, len(rows))
 
-    def test_trend_of_seeds_is_one_correlation_a_seed(self):
+    def test_one_correlation_for_each_seed(self):
         rows = pd.concat([frame_of(np.arange(33) + 100 * s, seed=s) for s in (0, 3, 1)])
-        one = rules.trend(rows, **TREND)
-        assert one.interval.estimate == 1
-        assert one.p < 0.001
+        finding = rules.trend(rows, **TREND)
+        assert finding.interval.estimate == 1
+        assert finding.p < 0.001
 
-    def test_trend_over_kinds_counts_kinds(self):
+    def test_kinds_are_pairs(self):
         rows = pd.concat([frame_of(np.arange(7) + noise(7, 0.1, s), range(7), s) for s in range(6)])
         rows = rows.assign(model=rows["alpha"].map("kind {}".format))
         assert rules.trend(rows, **TREND, over="model").interval.n == 7
 
     @pytest.mark.parametrize("slope", [0.0, 0.02, 0.05, 1.0])
-    def test_the_p_value_of_no_trend_is_that_of_the_margin(self, slope):
-        """So that Holm's adjustment weighs what the verdict rests on."""
+    def test_p_of_no_trend(self, slope):
+        """Holm's adjustment is of the p-value of the verdict."""
         for seed in range(8):
             values = noise(60, seed=seed) + slope * np.arange(60)
             rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))
@@ -199,42 +203,43 @@ class TestTrend:
 class TestTrendAgainst:
     SETTINGS = {"unit": "network", "size": 0.5, "x": "alpha", "named": "MNIST"}
 
-    def word(self, rows, reference, expected):
-        settings = self.SETTINGS | {"expected": expected}
-        return decide(rules.trend_against(rows, reference=reference, **settings)).word
+    LINE, NOISE = np.arange(33.0), frame_of(noise(9), ALPHAS[:9], data="a")
+    RISING, FALLING = frame_of(LINE, data="a"), frame_of(-LINE, data="a")
+    OTHER = frame_of(LINE, data="b")
 
-    def test_alike_or_lower_than_on_other_data(self):
-        line = np.arange(33.0)
-        rising, falling = frame_of(line, data="a"), frame_of(-line, data="a")
-        other, some = frame_of(line, data="b"), frame_of(noise(9), ALPHAS[:9], data="a")
-        for rows, reference, expected, word in (
-            (rising, other, "alike", HOLDS),
-            (falling, other, "alike", CONTRADICTED),
-            (falling, other, "lower", HOLDS),
-            (other, falling, "lower", CONTRADICTED),
-            (rising, other, "lower", NO_EFFECT),
-            (some, some.assign(data="b"), "lower", INCONCLUSIVE),
-        ):
-            assert self.word(rows, reference, expected) == word
+    @pytest.mark.parametrize(
+        ("rows", "reference", "expected", "word"),
+        [
+            (RISING, OTHER, "alike", HOLDS),
+            (FALLING, OTHER, "alike", CONTRADICTED),
+            (FALLING, OTHER, "lower", HOLDS),
+            (OTHER, FALLING, "lower", CONTRADICTED),
+            (RISING, OTHER, "lower", NO_EFFECT),
+            (NOISE, NOISE.assign(data="b"), "lower", INCONCLUSIVE),
+        ],
+    )
+    def test_words(self, rows, reference, expected, word):
+        settings = self.SETTINGS | {"reference": reference, "expected": expected}
+        assert decide(rules.trend_against(rows, **settings)).word == word
 
-    def test_same_units_make_a_shorter_interval(self):
+    def test_shared_units_narrow_the_interval(self):
         values = np.arange(33.0) + noise(33, 10)
-        one, other = frame_of(values), frame_of(values + noise(33, 1, 1))
+        rows, reference = frame_of(values), frame_of(values + noise(33, 1, 1))
         settings = self.SETTINGS | {"expected": "alike"}
-        together = rules.trend_against(one, reference=other, **settings).interval
-        one, other = one.assign(data="a"), other.assign(data="b")
-        apart = rules.trend_against(one, reference=other, **settings).interval
-        assert together.estimate == apart.estimate
-        assert together.high - together.low < 0.7 * (apart.high - apart.low)
+        shared = rules.trend_against(rows, reference=reference, **settings).interval
+        rows, reference = rows.assign(data="a"), reference.assign(data="b")
+        separate = rules.trend_against(rows, reference=reference, **settings).interval
+        assert shared.estimate == separate.estimate
+        assert shared.high - shared.low < 0.7 * (separate.high - separate.low)
 
-    def test_difference_is_that_of_the_rows_less_the_reference(self):
-        rising, falling = frame_of(np.arange(33.0)), frame_of(-np.arange(33.0))
-        finding = rules.trend_against(rising, reference=falling, **self.SETTINGS, expected="higher")
+    def test_sign_of_the_difference(self):
+        settings = self.SETTINGS | {"reference": self.FALLING, "expected": "higher"}
+        finding = rules.trend_against(self.RISING, **settings)
         assert finding.interval.estimate == pytest.approx(2)
 
 
 class TestLevel:
-    def test_level_counts_units_and_not_rows(self):
+    def test_counts_units(self):
         rows = pd.concat([frame_of([0.6 + 0.01 * s] * 5, range(5), seed=s) for s in range(6)])
         level = {"unit": "network", "size": 0.5}
         finding = rules.level(rows, **level, expected="above")
@@ -242,22 +247,22 @@ class TestLevel:
         assert decide(rules.level(rows, **level, expected="below")).word == CONTRADICTED
         assert rules.level(rows, **level, expected="above", x="alpha", at_most=2).interval.n == 6
 
-    def test_level_where_all_are_zero_is_as_wide_as_the_images_allow(self):
+    def test_zero_shares_have_exact_interval(self):
         rows = pd.concat([frame_of([0.0], [1], seed=s, n=600) for s in range(6)])
         level = {"unit": "network", "size": 0.5, "expected": "above"}
         interval = rules.level(rows, **level, no_effect=0.0).interval
         assert (interval.low, interval.high) == (0, pytest.approx(1 - 0.025 ** (1 / 600)))
 
 
-def both(shift, n=6, **columns):
-    """Return two methods, one ahead of the other by about `shift`, for each seed and radius."""
-    level, small = noise(n, 5, 2), noise(n, 0.01, 3)
-    parts = []
-    for radius in (1, 2, 3):
-        for method, ahead in (("density", shift + small), ("standard", 0.0)):
-            rows = frame_of(np.exp(level / 10 + ahead), [radius] * n, range(n), **columns)
-            parts.append(rows.assign(method=method))
-    return pd.concat(parts)
+def two_methods(shift):
+    """Return two methods, which differ by about `shift`, for each seed and radius."""
+    level, small = noise(6, 5, 2), noise(6, 0.01, 3)
+    methods = {"density": np.exp(level / 10 + shift + small), "standard": np.exp(level / 10)}
+    return pd.concat(
+        frame_of(values, radius, range(6), method=method)
+        for radius in (1, 2, 3)
+        for method, values in methods.items()
+    )
 
 
 PAIR = {"unit": "network", "between": "method", "first": "density", "second": "standard"}
@@ -269,21 +274,21 @@ class TestPaired:
     def test_counts_one_value_a_network(self, shift):
         for expected, sign in (("higher", 1), ("lower", -1)):
             settings = PAIR | {"size": 0.01, "expected": expected, "match": ["alpha"]}
-            finding = rules.paired(both(shift), **settings)
+            finding = rules.paired(two_methods(shift), **settings)
             word = HOLDS if shift * sign > 0 else CONTRADICTED
             assert (finding.interval.n, decide(finding).word) == (6, word)
 
-    def test_paired_by_ratio_is_a_geometric_mean(self):
-        finding = rules.paired(both(-1.0), **RATIO)
+    def test_ratio_is_a_geometric_mean(self):
+        finding = rules.paired(two_methods(-1.0), **RATIO)
         assert finding.interval.estimate == pytest.approx(np.exp(-1 + noise(6, 0.01, 3).mean()))
         assert decide(finding, 0.37)[:2] == (HOLDS, "as large as published")
-        assert decide(rules.paired(both(0.0), **RATIO)).word == NO_EFFECT
+        assert decide(rules.paired(two_methods(0.0), **RATIO)).word == NO_EFFECT
 
     @pytest.mark.parametrize("value", [0.0, -1.0])
     @pytest.mark.parametrize("method", ["density", "standard"])
-    def test_a_pair_with_a_value_that_is_not_positive_has_no_ratio(self, method, value):
-        rows = both(-1.0)
-        # One network at all radii, and another one at one radius only.
+    def test_ratio_needs_positive_values(self, method, value):
+        rows = two_methods(-1.0)
+        # One network at all radii, and another at one radius.
         without = (rows["seed"] == 0) | ((rows["seed"] == 1) & (rows["alpha"] == 2))
         rest = rules.paired(rows[~without], **RATIO)
         rows["value"] = rows["value"].mask(without & (rows["method"] == method), value)
@@ -291,17 +296,19 @@ class TestPaired:
         assert (finding.interval.n, finding.interval) == (5, rest.interval)
         assert rules.paired(rows, **PAIR, size=0.01, expected="lower").interval.n == 6
 
-    def test_paired_takes_units_that_have_both_sides(self):
-        rows = both(0.5)
+    def test_takes_units_with_both_sides(self):
+        rows = two_methods(0.5)
         rows = rows[(rows["method"] == "standard") | (rows["seed"] < 4)]
         settings = PAIR | {"size": 0.01, "expected": "higher"}
         assert rules.paired(rows, **settings).interval.n == 4
         with pytest.raises(UsageError, match=r"expected method \['density'\], got \['standard'\]"):
             rules.paired(rows[rows["method"] == "standard"], **settings)
 
-    def test_not_worse(self):
-        settings = PAIR | {"size": 0.05}
-        assert decide(rules.not_worse(both(0.0), **settings)).word == HOLDS
-        assert decide(rules.not_worse(both(-0.5), **settings)).word == CONTRADICTED
-        assert decide(rules.not_worse(both(-0.5), **settings, better="lower")).word == HOLDS
-        assert decide(rules.not_worse(both(0.5), **settings, better="lower")).word == CONTRADICTED
+    @pytest.mark.parametrize(
+        ("shift", "better", "word"),
+        [(0.0, "higher", HOLDS), (-0.5, "higher", CONTRADICTED)]
+        + [(-0.5, "lower", HOLDS), (0.5, "lower", CONTRADICTED)],
+    )
+    def test_not_worse(self, shift, better, word):
+        finding = rules.not_worse(two_methods(shift), **PAIR, size=0.05, better=better)
+        assert decide(finding).word == word

@@ -454,7 +454,7 @@ class TestCard:
         with Image.open(tmp_path / "your_network.compared.png") as picture:
             assert picture.width > 500
         both = {"a": maps, "b": {"maps|CAFO": maps["maps|CAFO"] - 9, "maps|caso": np.eye(2)[None]}}
-        figure = compared._maps(both, np.zeros((2, 3, 9, 9), np.uint8), ["caso", "CAFO"])
+        figure = compared._draw_maps(both, np.zeros((2, 3, 9, 9), np.uint8), ["caso", "CAFO"])
         shown = [axis.images[0].get_array().max() for axis in figure.axes]
         assert (shown, figure.axes[4].get_ylabel()) == ([0, 0, 0, 0, 9, 0, 9, 0], "CAFO")
         with pytest.raises(UsageError, match="unknown run 'c'"):

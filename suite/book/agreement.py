@@ -1,4 +1,4 @@
-"""The page "Does this machine agree?": compare what was computed here with kept results."""
+"""The page "Does this machine agree?": the results of this machine beside the kept ones."""
 
 import json
 from collections.abc import Callable
@@ -20,40 +20,42 @@ DIFFERENCES = ["chapter", "metric", "of", "kept", "here", "agreement"]
 
 
 def contents(folder: Path, title: Callable[[str], str]) -> dict[str, Any]:
-    """Compare what was executed with what is kept; return what the template of the page needs.
+    """Compare this machine with the kept results; return the values of the template.
 
     Args:
-        folder: of the page, into which the picture is drawn.
+        folder: of the page and its picture.
         title: returns the short name of a chapter.
     """
-    kept, store = Kept(), Store()
+    archives, store = Kept().archives, Store()
     values, changed, rows, machines, n_verdicts = [], [], [], [], 0
-    for path, archive in kept.archives.items():
+    for path, archive in archives.items():
         chapter, profile = path.stem, path.parent.name
         stem = executed_folder() / "results" / profile / chapter
-        if not (beside := stem.with_suffix(".provenance.json")).exists():
+        if not (file := stem.with_suffix(".provenance.json")).exists():
             continue
-        here = json.loads(beside.read_text(encoding="utf-8"))
-        others = [a for p, a in kept.archives.items() if p.stem == chapter and p != path]
-        if not here.get("here") or (found := agreement.compare(archive, store, *others)).empty:
+        here = json.loads(file.read_text(encoding="utf-8"))
+        others = [a for p, a in archives.items() if p.stem == chapter and p != path]
+        if not here.get("here") or (frame := agreement.compare(archive, store, *others)).empty:
             continue
-        verdicts = [pd.read_csv(file.with_suffix(".verdicts.csv")) for file in (path, stem)]
-        differ = agreement.changed_verdicts(*verdicts)
+        verdicts = [pd.read_csv(results.with_suffix(".verdicts.csv")) for results in (path, stem)]
+        differences = agreement.changed_verdicts(*verdicts)
         name = title(chapter) + f" ({profile})" * (profile != "laptop")
-        values.append(found.assign(chapter=name))
-        changed.append(differ.assign(chapter=name))
-        rows.append([name, len(found), *agreement.counts(found).values(), len(differ)])
+        values.append(frame.assign(chapter=name))
+        changed.append(differences.assign(chapter=name))
+        rows.append([name, len(frame), *agreement.counts(frame).values(), len(differences)])
         machines.append([name, machine(archive.provenance), machine(here)])
         n_verdicts += len(verdicts[0])
-    about = {"rows": rows, "machines": machines, "n_verdicts": n_verdicts}
-    about |= {"rounding": agreement.ROUNDING, "spreads": f"{agreement.SPREADS:g}"}
-    laptop = [a.provenance for path, a in kept.archives.items() if path.parent.name == "laptop"]
-    about["minutes"] = f"{sum(provenance['seconds'] for provenance in laptop) / 60:.0f}"
-    return about | _summarise(pd.concat(values), pd.concat(changed), folder) if rows else about
+    page = {"rows": rows, "machines": machines, "n_verdicts": n_verdicts}
+    page |= {"rounding": agreement.ROUNDING, "spreads": f"{agreement.SPREADS:g}"}
+    seconds = [a.provenance["seconds"] for p, a in archives.items() if p.parent.name == "laptop"]
+    page["minutes"] = f"{sum(seconds) / 60:.0f}"
+    if rows:
+        page |= _summarise(pd.concat(values, ignore_index=True), pd.concat(changed), folder)
+    return page
 
 
 def _summarise(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dict[str, Any]:
-    """Return what is said of the values and changed verdicts of all chapters."""
+    """Return the counts, differences and changed verdicts of all chapters; draw the picture."""
     counts = agreement.counts(values)
     agree = sum(counts[kind] for kind in agreement.KINDS[:3])
     on = changed["data"].map(name_of) + ", " + changed["network"].map(name_of)
@@ -62,7 +64,7 @@ def _summarise(values: pd.DataFrame, changed: pd.DataFrame, folder: Path) -> dic
     texts = {name: largest[name].map("{:.5g}".format) for name in ("kept", "here")}
     largest = largest.assign(metric=largest["metric"].str.replace("_", " "), **texts)
     plots.set_style()
-    panels = values.rename(columns={"chapter": "panel"}).reset_index(drop=True)
+    panels = values.rename(columns={"chapter": "panel"})
     plots.compare_with_kept(panels, agreement.KINDS).savefig(folder / PICTURE, dpi=150)
     return {
         "agree": f"{agree:,} of {len(values):,} values",

@@ -11,57 +11,56 @@ import pandas as pd
 from suite import plots
 from suite.paths import ROOT, read_yaml
 
-# Methods of a training step by what their row of the table calls them: time over a plain step.
-STEP = " / plain"
-# "peers": what others need over what the library needs, by the end of the row; titles of panels.
+STEP = " / plain"  # end of a case: the time of a training step over the time of a plain step
+# "peers": other programs by the end of a case, their time over the library's; titles of panels.
 NAMED = read_yaml(Path(__file__).with_name("templates") / "benchmarks.yml")
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what the template of the page needs; a picture for each machine is drawn there.
+    """Return the values of the template of the page, and draw a picture for each machine.
 
     Args:
-        folder: of the page.
+        folder: of the page and its pictures.
     """
     machines = []
     for file in sorted((ROOT / "benchmarks" / "results").glob("c*.json")):  # cpu, cuda
         machine = json.loads(file.read_text(encoding="utf-8"))
-        about: dict[str, Any] = {"tables": defaultdict(list), "dates": {}, "picture": None}
-        for row in machine["rows"]:
-            about["tables"][row["benchmark"]].append(_words(row))
-            when = f"{row.get('date', machine['date'])}, load {row.get('load_average', 'unknown')}"
-            about["dates"][row["benchmark"]] = when
-        if len(ratios := ratios_of(machine["rows"])):
-            about |= {"picture": f"benchmarks-{file.stem}.png", "alt": _alt(ratios)}
+        rows, ratios = machine["rows"], ratios_of(machine["rows"])
+        machine |= {"tables": defaultdict(list), "dates": {}, "picture": None}
+        for row in rows:
+            date = f"{row.get('date', machine['date'])}, load {row.get('load_average', 'unknown')}"
+            machine["tables"][row["benchmark"]].append(_format(row))
+            machine["dates"][row["benchmark"]] = date
+        if len(ratios):
+            machine |= {"picture": f"benchmarks-{file.stem}.png", "alt": _alt(ratios)}
             plots.set_style()
-            plots.ratios(ratios, NAMED["titles"]).savefig(folder / about["picture"], dpi=150)
-        about["missed"] = [row["case"] for row in machine["rows"] if row["met"] is False]
-        about["met"] = sum(row["met"] is True for row in machine["rows"])
-        machines.append(machine | about)
+            plots.ratios(ratios, NAMED["titles"]).savefig(folder / machine["picture"], dpi=150)
+        machine["missed"] = [row["case"] for row in rows if row["met"] is False]
+        machine["met"] = sum(row["met"] is True for row in rows)
+        machines.append(machine)
     return {"machines": machines}
 
 
 def ratios_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return the ratios that are drawn: `panel`, `method`, `network`, `ratio`, `low`, `high`.
+    """Return the ratios of the picture: `panel`, `method`, `network`, `ratio`, `low`, `high`.
 
-    A case is "LeNet-5, batch 128: fast / plain" or, where another library does the same, whose
-    name stands in `network` then, "NAME: LIBRARY / reglib". The last two columns are quartiles.
+    A case is "LeNet-5, batch 128: fast / plain", or "NAME: LIBRARY / reglib" for another library,
+    whose name is in `network`. The columns `low` and `high` are quartiles.
     """
-    drawn = []
+    ratios = []
     for row in rows:
         subject, colon, method = row["case"].rpartition(": ")
-        about: dict[str, Any] = {}
+        names = None
         if row["benchmark"] in ("training step", "penalties") and method.endswith(STEP):
-            about = {"panel": row["benchmark"], "method": method.removesuffix(STEP)}
-            about["network"] = subject.partition(", batch")[0]
+            network = subject.partition(", batch")[0]
+            names = row["benchmark"], method.removesuffix(STEP), network
         for end, peer in NAMED["peers"].items():
             if row["case"].endswith(end):
-                what = subject if colon else f"input Hessian, {end.partition(' / ')[2]}"
-                about = {"panel": "peers", "method": what, "network": peer}
-        if about and row["unit"] == "x" and row["quartiles"]:
-            low, high = row["quartiles"]
-            drawn.append(about | {"ratio": row["value"], "low": low, "high": high})
-    return pd.DataFrame(drawn, columns=["panel", "method", "network", "ratio", "low", "high"])
+                work = subject if colon else f"input Hessian, {end.partition(' / ')[2]}"
+                names = "peers", work, peer
+        if names and row["unit"] == "x" and row["quartiles"]:
+            ratios.append((*names, row["value"], *row["quartiles"]))
+    return pd.DataFrame(ratios, columns=["panel", "method", "network", "ratio", "low", "high"])
 
 
 def _alt(ratios: pd.DataFrame) -> str:
@@ -70,7 +69,7 @@ def _alt(ratios: pd.DataFrame) -> str:
     return "Ratios of times with their quartiles, as in the tables below. " + "; ".join(parts)
 
 
-def _words(row: Mapping[str, Any]) -> list[str]:
+def _format(row: Mapping[str, Any]) -> list[str]:
     goal = f"{row['goal']:.3g}" if isinstance(row["goal"], float) else row["goal"] or ""
     quartiles = " to ".join(map(_number, row["quartiles"] or []))
     met = {True: "met", False: "not met", None: ""}[row["met"]]

@@ -1,6 +1,6 @@
-"""Building the book: a copy of its pages, the generated ones added, and jupyter-book.
+"""Build the book: copy its pages, add the generated ones, and run jupyter-book.
 
-With Chromium it is printed as one PDF too, of one long page.
+With Chromium the book is printed to one PDF too.
 """
 
 import os
@@ -22,18 +22,18 @@ FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run -
 
 
 def build(html: Path, *, pdf: bool) -> Path:
-    """Build the book from the executed chapters; an older one stays until the new one is whole.
+    """Build the book from the executed chapters; an older book stays until the new one is complete.
 
     Args:
-        html: folder to put it into.
-        pdf: print it to `book.pdf` too, where there is a Chromium.
+        html: the folder of the book.
+        pdf: print the book to `book.pdf` too, if there is a Chromium.
 
     Returns:
-        Its first page.
+        The first page.
 
     Raises:
         UsageError: a chapter was not executed.
-        RunFailed: jupyter-book failed or warned; the message has what it said.
+        RunFailed: jupyter-book failed or warned; the message has its output.
     """
     executed = executed_folder()
     for chapter in notebooks.chapters():
@@ -50,7 +50,7 @@ def build(html: Path, *, pdf: bool) -> Path:
 
 
 def _stage(source: Path, executed: Path) -> None:
-    """Lay out the sources of the book, with executed chapters, results and generated pages."""
+    """Lay out the sources of the book: pages, results, generated pages and executed chapters."""
     shutil.copytree(ROOT / "book", source, ignore=shutil.ignore_patterns("executed", "_build"))
     shutil.copy(ROOT / "_config.yml", source.parent)
     target = source / "executed"
@@ -76,7 +76,7 @@ def jupyter_book(source: Path, output: Path, *options: str) -> None:
     """Build pages with jupyter-book.
 
     Raises:
-        RunFailed: it failed or, with "-W", warned; the message has what it said.
+        RunFailed: it failed or, with "-W", warned; the message has its output.
     """
     command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(source), "--all", *options]
     command += ["--path-output", str(output)]
@@ -87,7 +87,7 @@ def jupyter_book(source: Path, output: Path, *options: str) -> None:
 
 
 def find_chromium() -> str | None:
-    """Return the program to print with: `REGLIB_CHROMIUM`, else the first of `NAMES`."""
+    """Return the browser that prints: `REGLIB_CHROMIUM`, else the first of `NAMES` on the path."""
     named = os.environ.get("REGLIB_CHROMIUM")
     return next(filter(None, map(shutil.which, [named] if named else NAMES)), None)
 
@@ -96,12 +96,12 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
     """Print the book.
 
     Args:
-        book: folder of the pages, with `_toc.yml`; `_config.yml` lies in it or above.
+        book: folder of the pages, with `_toc.yml`; `_config.yml` is in it or above.
         output: folder of the build, as in `jupyter-book build --path-output`.
-        target: the PDF; an older one is removed in any case.
+        target: the PDF; an older file is always removed.
 
     Returns:
-        `target`, or None, said on the terminal, where nothing was printed.
+        `target`, or None with a message on the terminal if nothing was printed.
 
     Raises:
         RunFailed: jupyter-book failed.

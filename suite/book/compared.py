@@ -1,4 +1,4 @@
-"""Runs of "your network" side by side: a table of their dials, and one picture with their maps."""
+"""Compare runs of "your network": a table of their dials, and one picture with their maps."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,18 +22,18 @@ def compare(runs: Sequence[str], folder: Path) -> str:
     """Write the dials of several runs as a table, and as a picture with maps of the same images.
 
     Args:
-        runs: names of runs, as `suite run` prints them.
-        folder: of results of runs.
+        runs: names of runs, as printed by `suite run`.
+        folder: of the results of runs.
 
     Returns:
-        The table, and where both are.
+        The table and the paths of both files.
 
     Raises:
         UsageError: there is no such run.
     """
     paper: Any = notebooks.paper(CHAPTER)
-    found = {run: _read(run, folder) for run in runs}
-    rows = pd.concat([frame.assign(run=run) for run, (frame, _) in found.items()])
+    results = {run: _read(run, folder) for run in runs}
+    rows = pd.concat([frame.assign(run=run) for run, (frame, _) in results.items()])
     rows = rows[rows["who"] == paper.YOURS].dropna(subset="value")
     titles = {name: about["title"] for name, about in paper.DIALS.items()}
     texts = [paper.text(row) for row in rows.to_dict("records")]
@@ -46,20 +46,21 @@ def compare(runs: Sequence[str], folder: Path) -> str:
     rows.loc[curved, paper.ENDS] = 10 ** rows.loc[curved, paper.ENDS]
     plots.set_style()
     figures = [plots.intervals(rows, {title: " → ".join(row) for title, row in table.iterrows()})]
-    if rows["data"].nunique() == 1:  # else they have no images in common
+    if rows["data"].nunique() == 1:  # else they share no images
         images = load_data(rows["data"].iloc[0]).test.images.numpy()
-        arrays = {run: arrays for run, (_, arrays) in found.items()}
-        figures.insert(0, _maps(arrays, images, paper.NAMES["maps"].values()))
+        arrays = {run: arrays for run, (_, arrays) in results.items()}
+        figures.insert(0, _draw_maps(arrays, images, paper.NAMES["maps"].values()))
     parts = [Image.open(io.BytesIO(plots.as_bytes(figure))) for figure in figures]
-    whole = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
+    size = max(part.width for part in parts), sum(part.height for part in parts)
+    picture = Image.new("RGB", size, "white")
     for n, part in enumerate(parts):
-        whole.paste(part, (0, sum(p.height for p in parts[:n])))
-    whole.save(picture := file.with_suffix(".png"))
-    return f"{table.to_string()}\n\n{file}\n{picture}"
+        picture.paste(part, (0, sum(above.height for above in parts[:n])))
+    picture.save(file.with_suffix(".png"))
+    return f"{table.to_string()}\n\n{file}\n{file.with_suffix('.png')}"
 
 
 def _read(run: str, folder: Path) -> tuple[pd.DataFrame, Arrays]:
-    """Return rows and arrays of a run, or else those that are kept."""
+    """Return the rows and arrays of a run, or the kept ones of a profile."""
     file = folder / run / f"{CHAPTER}.csv"
     if file.is_file():
         if not file.with_suffix(ARRAYS).is_file():
@@ -71,13 +72,11 @@ def _read(run: str, folder: Path) -> tuple[pd.DataFrame, Arrays]:
     return kept.frame, kept.arrays
 
 
-def _maps(arrays: Mapping[str, Arrays], images: Any, methods: Iterable[str]) -> Figure:
-    """Draw the images above their maps, by the methods that all runs have, a column a run."""
-    maps = [f"maps|{method}" for method in methods]
-    maps = [n for n in maps if all(n in part for part in arrays.values())]
-    count = min((len(part[n]) for part in arrays.values() for n in maps), default=1)
-    columns = [(n, run) for n in range(count) for run in arrays]
-    rows = [[arrays[run][name][n] for n, run in columns] for name in maps]
-    labels = ["image", *(name.removeprefix("maps|") for name in maps)]
-    drawn = [[images[n] for n, _ in columns], *rows]
-    return plots.pictures(drawn, titles=[run for _, run in columns], labels=labels)
+def _draw_maps(arrays: Mapping[str, Arrays], images: Any, methods: Iterable[str]) -> Figure:
+    """Draw images above their maps by the methods that all runs have, one column for each run."""
+    maps = {n: [a[f"maps|{n}"] for a in arrays.values() if f"maps|{n}" in a] for n in methods}
+    maps = {name: parts for name, parts in maps.items() if len(parts) == len(arrays)}
+    count = min((len(part) for parts in maps.values() for part in parts), default=1)
+    rows = [[part[n] for n in range(count) for part in parts] for parts in maps.values()]
+    top = [images[n] for n in range(count) for _ in arrays]
+    return plots.pictures([top, *rows], titles=[*arrays] * count, labels=["image", *maps])

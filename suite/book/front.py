@@ -1,4 +1,4 @@
-"""The first page: a card a chapter, with a picture, an answer, and what came of its first claim."""
+"""The first page: one card for each chapter, with a picture, an answer and its first claim."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,15 +30,14 @@ def cards(verdicts: pd.DataFrame) -> str:
     entries = []
     for card in read_yaml(CARDS)["cards"]:
         chapter = card["chapter"]
-        mine = verdicts[verdicts["chapter"] == chapter]
-        rows = headlines(chapter, mine)
+        rows = verdicts[verdicts["chapter"] == chapter]
+        values, rows = values_of(chapter, rows), headlines(chapter, rows)
         first, held = rows.iloc[0], (rows["verdict"] == HOLDS).sum()
         claims = {claim["id"]: claim for claim in load_claims(chapter)}
-        claim, values = claims[first["claim"]], values_of(chapter, mine)
-        value, kept = value_of(first, claim), read_archive(archive_path(chapter, KEPT))
-        trained = trainings_of(kept.records.values()) if first["profile"] == KEPT else []
-        epochs = _epochs(trained, chapter, first, claim)
-        accuracy = accuracies(chapter, first.to_frame().T)
+        claim, kept = claims[first["claim"]], read_archive(archive_path(chapter, KEPT))
+        trainings = trainings_of(kept.records.values()) if first["profile"] == KEPT else []
+        epochs = _write_epochs(trainings, chapter, first, claim)
+        value, accuracy = value_of(first, claim), accuracies(chapter, first.to_frame().T)
         entry = {
             "link": f"executed/{chapter}.html",
             "picture": _picture(card, kept.arrays),
@@ -54,29 +53,29 @@ def cards(verdicts: pd.DataFrame) -> str:
     return html.cards(entries)
 
 
-def _epochs(trained: Trainings, chapter: str, row: "pd.Series[Any]", claim: Claim) -> str:
-    """Write for how many epochs the networks of a verdict, and the paper's, were trained."""
+def _write_epochs(trainings: Trainings, chapter: str, row: "pd.Series[Any]", claim: Claim) -> str:
+    """Write the epochs of the networks of a verdict, and the epochs of the paper."""
     panel = {"data": row["data"], "network": row["network"]} | claim.get("trained", {})
-    here = sorted({t["epochs"] for t in trained if "epochs" in t and panel.items() <= t.items()})
-    fits = [s for s in load_settings(chapter) if row["data"] in s.data and s.epochs]
-    paper = [setting.epochs for setting in fits if setting.network == row["network"]]
-    there = f" (paper: {paper[0]})" if paper else ""
-    return f", {' or '.join(map(str, here))} epochs{there}" if here else ""
+    fits = [t for t in trainings if "epochs" in t and panel.items() <= t.items()]
+    here = sorted({training["epochs"] for training in fits})
+    settings = [s for s in load_settings(chapter) if row["data"] in s.data and s.epochs]
+    paper = [f" (paper: {s.epochs})" for s in settings if s.network == row["network"]]
+    return f", {' or '.join(map(str, here))} epochs{''.join(paper[:1])}" if here else ""
 
 
 def _picture(card: Mapping[str, Any], kept: Mapping[str, NDArray[Any]]) -> str:
     plots.set_style()
-    titles, names, places = zip(*card["pictures"])
-    arrays = [kept[name] if n is None else kept[name][n] for name, n in zip(names, places)]
-    row = [_to_uint8_or_map(a, is_image=name.endswith("images")) for a, name in zip(arrays, names)]
+    titles = [title for title, *_ in card["pictures"]]
+    row = [_to_uint8_or_map(kept[name], name, index) for _, name, index in card["pictures"]]
     file = plots.as_bytes(plots.pictures([row], titles=titles, side=0.8))
     return html.picture(file, alt=f"{card['title']}: {', '.join(titles)}")
 
 
-def _to_uint8_or_map(picture: NDArray[Any], *, is_image: bool) -> NDArray[Any]:
-    """Return a picture as `plots.pictures` takes it: bytes, or a map of both signs."""
+def _to_uint8_or_map(array: NDArray[Any], name: str, index: int | None) -> NDArray[Any]:
+    """Return an array, or its part at an index, for `plots.pictures`: uint8, or a signed map."""
+    picture, is_image = array if index is None else array[index], name.endswith("images")
     picture = picture[0] if picture.ndim == 3 and picture.shape[0] == 1 else picture
     if picture.dtype == np.uint8 or not (is_image or picture.min() >= 0):
         return picture
-    low, high = (picture.min(), picture.max()) if is_image else (0.0, picture.max())
-    return (255 * (picture - low) / (high - low)).astype(np.uint8)
+    low = picture.min() if is_image else 0.0
+    return (255 * (picture - low) / (picture.max() - low)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The pages of the book that are written by code: evidence, status, benchmarks, results."""
+"""Write the generated pages of the book: evidence, status, benchmarks, agreement, records."""
 
 import json
 import re
@@ -55,18 +55,18 @@ def values(verdicts: pd.DataFrame) -> dict[str, Any]:
 
 
 def agreement_page(folder: Path) -> str:
-    """Return the page that compares this machine with the kept results; draw its picture."""
+    """Return the page that compares this machine with the kept results, and draw its picture."""
     return _page("agreement", **agreement.contents(folder, chapter_name))
 
 
 def iterate_chapters(verdicts: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield file, short name and verdicts of the chapters that have claims, in their order."""
+    """Yield file, short name and verdicts of the chapters with claims, in the order of the book."""
     for chapter in chapters_with_claims():
         yield chapter, chapter_name(chapter), verdicts[verdicts["chapter"] == chapter]
 
 
 def chapter_name(chapter: str) -> str:
-    """Return the short name of a chapter: its title up to a colon, or the name of its file.
+    """Return the short name of a chapter: its title up to a colon, else the name of its file.
 
     >>> chapter_name("pilcro"), chapter_name("marginal_density")
     ('PILCRO', 'Marginal density')
@@ -76,7 +76,7 @@ def chapter_name(chapter: str) -> str:
 
 
 def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the headline claims of all chapters: one row a claim, with `chapter` and `paper`."""
+    """Return one row for each headline claim of all chapters, with `chapter` and `paper`."""
     parts = [
         headlines(chapter, rows).assign(chapter=chapter, paper=name)
         for chapter, name, rows in iterate_chapters(verdicts)
@@ -85,7 +85,7 @@ def headline_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 
 def headline_table(rows: pd.DataFrame) -> str:
-    """Return the headline claims as Markdown; `rows` are those of `headline_rows`."""
+    """Return the rows of `headline_rows` as Markdown."""
     table = [
         [r.paper, r.says, f"**{r.word}**", r.scale, r.measured, r.on] for r in rows.itertuples()
     ]
@@ -93,29 +93,29 @@ def headline_table(rows: pd.DataFrame) -> str:
 
 
 def judge_kept(readme: Path) -> list[Path]:
-    """Judge all kept results by the claims as they are now; write the verdicts and the README.
+    """Judge all kept results by the present claims, and write the verdicts and the README.
 
     Args:
-        readme: whose table of headlines is replaced.
+        readme: the file whose table of headlines is replaced.
 
     Returns:
-        The files that were written.
+        The written files.
     """
     files = []
     for path in Kept().archives:
         results = load_results(path.stem, path.parent.name, anew=True)
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     table = headline_table(headline_rows(all_verdicts(kept_only=True)))
-    between = r"(?s)(?<=<!-- headlines:start -->\n).*(?=<!-- headlines:end -->)"
-    text, found = re.subn(between, lambda _: f"{table}\n", readme.read_text(encoding="utf-8"))
-    if not found:
+    pattern = r"(?s)(?<=<!-- headlines:start -->\n).*(?=<!-- headlines:end -->)"
+    text, count = re.subn(pattern, lambda _: f"{table}\n", readme.read_text(encoding="utf-8"))
+    if not count:
         raise expected(readme.name, "<!-- headlines:start --> and :end, each on a line", "none")
     readme.write_text(text, encoding="utf-8")
     return [*files, readme]
 
 
 def chapters_with_claims() -> list[str]:
-    """Return the chapters that have claims, in the order of the book."""
+    """Return the chapters with claims, in the order of the book."""
     parts = read_yaml(ROOT / "book" / "_toc.yml")["parts"]
     pages = [Path(entry["file"]).name for part in parts for entry in part["chapters"]]
     chapters = [chapter for chapter in notebooks.chapters() if load_claims(chapter)]
@@ -123,19 +123,19 @@ def chapters_with_claims() -> list[str]:
 
 
 def summary_table(verdicts: pd.DataFrame) -> str:
-    """Return how many claims of each tier have each verdict at their best profile, as Markdown."""
+    """Count the verdicts of each tier at the best profile of each claim, as Markdown."""
     heads, table = [word for word in WORDS if word != NOT_RUN], []
     for chapter, name, best in iterate_chapters(best_verdicts(verdicts)):
         rows = join_claims(chapter, best)
         for tier in sorted({claim["tier"] for claim in load_claims(chapter)}, key=TIERS.index):
             counts = rows[rows["tier"] == tier]["verdict"].value_counts()
-            shown = [counts.get(word, 0) for word in heads]
-            table.append([f"**{name}**", tier.replace("ours", "added here"), *shown])
+            cells = [counts.get(word, 0) for word in heads]
+            table.append([f"**{name}**", tier.replace("ours", "added here"), *cells])
     return markdown_table(["", "tier", *heads], table)
 
 
 def evidence_page(verdicts: pd.DataFrame) -> str:
-    """Return the index of the records: how a verdict is decided, and the words of each chapter."""
+    """Return the index of the records: the rules of verdicts, and the tally of each chapter."""
     chapters = [
         {"name": name, "file": chapter, "tally": tally(headlines(chapter, rows))}
         for chapter, name, rows in iterate_chapters(verdicts)
@@ -149,25 +149,25 @@ def write_chapters(executed: Path, folder: Path) -> None:
     """Write the pages of the chapters, and their records, see `suite.book.records`.
 
     Args:
-        executed: folder of the notebooks that were run.
+        executed: folder of the executed notebooks.
         folder: of the generated pages.
     """
-    of_claims = {
+    texts = {
         chapter: (records.opening(chapter, name, rows, folder), records.closing(chapter))
         for chapter, name, rows in iterate_chapters(all_verdicts())
     }
     for chapter in notebooks.chapters():
-        around = of_claims.get(chapter, (f"# {chapter_name(chapter)}: the record", ""))
-        records.split(executed / f"{chapter}.ipynb", folder, *around)
+        opening, closing = texts.get(chapter, (f"# {chapter_name(chapter)}: the record", ""))
+        records.split(executed / f"{chapter}.ipynb", folder, opening, closing)
 
 
 def status_page() -> str:
-    """Return the page of runs, with their cost and origin, and of licences."""
+    """Return the page of runs, with their cost and origin, and licences."""
     runs = [
         provenance | {"kind": kind}
         for kind, folder in (("here", executed_folder() / "results"), ("kept", KEPT_RESULTS))
         for file in sorted(folder.glob("*/*.provenance.json"))
-        # A run that computed nothing here shows what is kept.
+        # A run that computed nothing here shows kept results.
         if (provenance := json.loads(file.read_text(encoding="utf-8"))).get("here") != 0
     ]
     profiles = [

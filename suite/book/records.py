@@ -1,7 +1,7 @@
-"""The record of a chapter: what its page leaves out, as a page of its own.
+"""The record of a chapter: a second page with its details.
 
-One notebook makes both pages. Cells tagged `record`, and the cell of parameters, are shown in the
-record; the claims with all verdicts, and the history of their rules, are written around them.
+One notebook makes both pages. The record has its cells tagged `record` and the cell of parameters,
+between the claims with all verdicts and the history of their rules.
 """
 
 import json
@@ -28,8 +28,8 @@ def split(executed: Path, folder: Path, opening: str, closing: str) -> list[Path
     """Write the page and the record of an executed chapter.
 
     Args:
-        executed: the notebook that was run.
-        folder: where both pages go, as `CHAPTER.ipynb` and `CHAPTER_record.ipynb`.
+        executed: the executed notebook.
+        folder: of both pages, `CHAPTER.ipynb` and `CHAPTER_record.ipynb`.
         opening, closing: Markdown around the cells of the record.
 
     Returns:
@@ -52,14 +52,14 @@ def _markdown(name: str, text: str) -> dict[str, Any]:
 
 
 def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> str:
-    """Return what a record begins with: every claim with quotation, rule and all verdicts.
+    """Return the opening of a record: every claim with quotation, rule and all verdicts.
 
     Args:
         chapter, name: the file and the short name of the chapter.
         verdicts: of the chapter at all profiles.
         folder: of the generated pages, with the tables to download.
     """
-    every, shown = join_claims(chapter, verdicts), join_claims(chapter, best_verdicts(verdicts))
+    rows, best = join_claims(chapter, verdicts), join_claims(chapter, best_verdicts(verdicts))
     claims = sorted(load_claims(chapter), key=lambda claim: TIERS.index(claim["tier"]))
     return render(
         TEMPLATES / "record.md.jinja",
@@ -69,12 +69,12 @@ def opening(chapter: str, name: str, verdicts: pd.DataFrame, folder: Path) -> st
         downloads=downloads(chapter, folder),
         tally=tally(headlines(chapter, verdicts)),
         scale=load_words(chapter)["scale"],
-        claims=[claim | _evidence(chapter, claim, every, shown) for claim in claims],
+        claims=[claim | _evidence(chapter, claim, rows, best) for claim in claims],
     )
 
 
 def closing(chapter: str) -> str:
-    """Return what a record ends with: changed verdicts, and the history of the rules."""
+    """Return the end of a record: changed verdicts, and the history of the rules."""
     table = pd.read_csv(KEPT_RESULTS / CHANGED, keep_default_na=False)
     changed = table[table["chapter"] == chapter].drop(columns="chapter")
     history = read_yaml(NOTEBOOKS / "claims" / "history.yml")
@@ -88,23 +88,23 @@ def closing(chapter: str) -> str:
 
 
 def _evidence(
-    chapter: str, claim: Mapping[str, Any], every: pd.DataFrame, shown: pd.DataFrame
+    chapter: str, claim: Mapping[str, Any], rows: pd.DataFrame, best: pd.DataFrame
 ) -> dict[str, Any]:
-    tested = every[(every["claim"] == claim["id"]) & (every["verdict"] != NOT_RUN)]
-    found = shown[shown["claim"] == claim["id"]]
-    settings, done = load_settings(chapter), {*tested["data"]}
+    tested = rows[(rows["claim"] == claim["id"]) & (rows["verdict"] != NOT_RUN)]
+    best = best[best["claim"] == claim["id"]]
+    settings = load_settings(chapter)
     copies = {name: {name, *copies_of(settings, name)} for name in claim["data_of_paper"]}
     return {
         "verdicts": tested[["on", "word", "scale", "remark", "measured"]].to_numpy().tolist(),
-        "heading": ", ".join(dict.fromkeys(found["word"])) or NOT_RUN,
-        "classes": " ".join("word-" + found["verdict"].drop_duplicates().str.replace(" ", "-")),
-        "absent": [name_of(name) for name, data in copies.items() if not data & done],
+        "heading": ", ".join(dict.fromkeys(best["word"])) or NOT_RUN,
+        "classes": " ".join("word-" + best["verdict"].drop_duplicates().str.replace(" ", "-")),
+        "absent": [name_of(n) for n, data in copies.items() if data.isdisjoint(tested["data"])],
         "on_printed": describe_printed(judge_printed(claim)),
     }
 
 
 def downloads(chapter: str, folder: Path) -> str:
-    """Return links to the results of a chapter, below the folder of the generated pages."""
+    """Return links to the results of a chapter in the folder of the generated pages."""
     links = [
         f"{{download}}`{file.parent.name}, {file.parent.parent.name}: {KINDS[end]} <{name}>`"
         for file in sorted(folder.glob(f"*/*/{chapter}.*"))

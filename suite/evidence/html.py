@@ -1,7 +1,7 @@
 """Pieces of a page as HTML: badges, tables that fold on a phone, tab sets, sliders.
 
-They work in Jupyter, in the book on a disk and, as still pictures, on paper. What they look like is
-in `templates/pieces.html.jinja` and book/_static/reglib.css.
+They work in Jupyter, in the book, and as still pictures on paper. Their markup is in
+`templates/pieces.html.jinja`, their style in `book/_static/reglib.css`.
 """
 
 import base64
@@ -16,7 +16,7 @@ from suite.evidence.render import templates
 from suite.paths import read_yaml
 
 TEMPLATES = Path(__file__).with_name("templates")
-# How a word looks; others look alike, as they say nothing of the effect.
+# The look of a word by its beginning; words without an entry say nothing about the effect.
 KINDS: dict[str, str] = read_yaml(TEMPLATES / "badges.yml")
 _numbers = itertools.count()
 
@@ -28,7 +28,7 @@ def _piece(name: str, *values: Any) -> str:
 
 
 def badge(word: str, scale: str = "", link: str = "") -> str:
-    """Return a verdict as a coloured word, and with it the scale.
+    """Return a verdict as a coloured word, followed by its scale.
 
     >>> badge("holds", "reduced: CIFAR-10")
     '<span class="verdict good">holds</span> <span class="scale">reduced: CIFAR-10</span>'
@@ -38,20 +38,20 @@ def badge(word: str, scale: str = "", link: str = "") -> str:
 
 
 def table(rows: pd.DataFrame, kind: str = "", *, ordered: str = "") -> str:
-    """Return a table whose rows become blocks on a phone, each value with its column before it.
+    """Return a table whose rows become blocks on a phone, each value after its column.
 
     Args:
-        rows: cells are HTML, not text.
+        rows: with cells of HTML, not text.
         kind: a further class.
-        ordered: the column that rows are ordered by. Then headings are buttons that order them
-            anew: from the largest, or from the smallest where the heading has a "↓".
+        ordered: the column that orders the rows. It turns the headings into buttons that sort:
+            from the largest value, or from the smallest where the heading has a "↓".
     """
     heads, cells = list(map(str, rows.columns)), rows.astype(str).to_numpy()
     return _piece("table", heads, cells, kind, ordered)
 
 
 def dials(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return a card of dials, see `suite.papers.your_network.card` for what each has."""
+    """Return a card of dials; `suite.papers.your_network.card` makes the entries."""
     return _piece("dials", entries)
 
 
@@ -59,14 +59,14 @@ def tabs(pieces: Mapping[str, str]) -> str:
     """Return a tab set whose first tab is open.
 
     Args:
-        pieces: HTML by the title of its tab; empty ones are left out.
+        pieces: HTML by the title of its tab; an empty piece has no tab.
     """
-    shown = [(title, text) for title, text in pieces.items() if text]
-    return _piece("tabs", f"tabs-{next(_numbers)}", shown)
+    filled = [(title, text) for title, text in pieces.items() if text]
+    return _piece("tabs", f"tabs-{next(_numbers)}", filled)
 
 
 def picture(*data: bytes, alt: str, caption: str = "", form: str = "png") -> str:
-    """Return a picture, or several side by side, with their bytes in them, and a caption below."""
+    """Return a picture, or several side by side, as embedded bytes with a caption below."""
     return _piece("picture", [_source(file, form) for file in data], alt, caption)
 
 
@@ -76,18 +76,18 @@ def _source(data: bytes, form: str = "png") -> str:
 
 
 def slider(frames: Mapping[str, bytes], *, alt: str, label: str, caption: str = "") -> str:
-    """Return pictures with a range input that shows one of them; on paper, the first.
+    """Return pictures with a range input that shows one of them; paper shows the first.
 
     Args:
-        frames: PNG files by what each shows, in the order of the slider.
-        alt: what all of them show.
-        label: what the slider changes.
-        caption: below.
+        frames: PNG files by their labels, in the order of the slider.
+        alt: the alternative text of all pictures.
+        label: the quantity that the slider changes.
+        caption: the text below.
     """
     sources = [(name, _source(data)) for name, data in frames.items()]
     return _piece("slider", sources, alt, label, caption)
 
 
 def cards(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return cards that are links, see `cards` in the templates for what each has."""
+    """Return cards that are links; `cards` in the templates names the keys of an entry."""
     return _piece("cards", entries)

@@ -1,15 +1,15 @@
-"""What data sets and networks are called in figures and tables."""
+"""Names of data sets and networks in figures and tables."""
 
 from typing import Any
 
 from suite import data, networks
 
-# The columns of a table that tell its panels apart.
+# The columns that identify a panel of a table.
 PANEL = ["profile", "data", "network"]
 
 
 def name_of(key: object) -> str:
-    """Return the name of a data set or network as figures show it.
+    """Return the name of a data set or network in figures.
 
     >>> name_of("cifar100-cropped")
     'CIFAR-100, RC+'

@@ -1,4 +1,4 @@
-"""Values that prose takes by name: each knows its interval and verdict, and writes itself."""
+"""Values for prose, which know their interval and verdict, and format themselves."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from suite.evidence.rules import NAN, NOT_RUN, Sides
 from suite.evidence.statistics import Interval, difference, mean_interval
 from suite.evidence.tables import best_rows, interval_text, unit_of
 
-# Forms of a value: factor, sign of positive numbers, and the words behind it.
+# Forms of a value: factor, sign of positive numbers, and unit.
 FORMS = {
     "points": (100, "+", " points"),
     "more": (100, "", " points"),
@@ -24,20 +24,20 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Value:
-    """An estimate with its 95% interval, and the verdict that rests on it.
+    """An estimate with its 95% interval, and its verdict.
 
-    In a format string a value writes itself: `{}` with its interval; `{:points}`, `{:more}` (points
-    in a sentence that says the direction), `{:%}` and `{:times}` with a unit, and `{:signed}`; a
-    `~` behind these leaves out the interval; any other form is that of the estimate alone. A value
-    that was not measured writes "not run" in every form.
+    In a format string, `{}` writes the estimate with its interval. `{:points}`, `{:more}` (points
+    in a sentence that says the direction), `{:%}` and `{:times}` add a unit, `{:signed}` a sign. A
+    `~` after these omits the interval. Any other form formats the estimate alone. A value that was
+    not measured writes "not run" in every form.
 
     Args:
-        estimate, low, high: of the effect or mean.
-        n: networks or images.
-        word, shown, scale: of the verdict, as it is and as pages show it; empty for a mean.
-        published: what the paper prints.
-        on: data and network, by their names.
-        profile: of the run.
+        estimate, low, high: the effect or mean, and its interval.
+        n: the number of networks or images.
+        word, shown, scale: the verdict, its text on pages, and its scale; empty for a mean.
+        published: the published effect.
+        on: the names of the data.
+        profile: the profile of the run.
 
     >>> gain = Value(0.016, 0.0103, 0.0217, n=12)
     >>> f"{gain:points}; {gain:points~}; {gain:.3f}; {gain}"
@@ -60,22 +60,22 @@ class Value:
     def __format__(self, form: str) -> str:
         if not self:
             return NOT_RUN
-        name, bare = form.removesuffix("~"), form.endswith("~")
+        name, alone = form.removesuffix("~"), form.endswith("~")
         if name and name not in FORMS:
             return format(self.estimate, form).replace("-", "−")
         factor, sign, unit = FORMS.get(name, (1, "", ""))
         ends = factor * self.estimate, factor * self.low, factor * self.high
         middle, space, interval = interval_text(Interval(*ends), sign=sign).partition(" [")
-        if bare:
+        if alone:
             middle = _two_digits(factor * self.estimate, factor * (self.high - self.low) / 2, sign)
-        return middle + unit + ("" if bare else space + interval)
+        return middle + unit + ("" if alone else space + interval)
 
     def __bool__(self) -> bool:
         return math.isfinite(self.estimate)
 
 
 def _two_digits(estimate: float, half: float, sign: str) -> str:
-    """Write an estimate to the first digit that its interval leaves.
+    """Write an estimate to the first digit of half its interval.
 
     >>> _two_digits(1.604, 0.57, "+"), _two_digits(81.37, 0.3, "")
     ('+1.6', '81.4')
@@ -89,17 +89,16 @@ def sentence(text: str, values: Mapping[str, Value], expects: Mapping[str, str])
     """Fill values into a sentence that was written for certain verdicts.
 
     Args:
-        text: with the names of values in braces, see `Value`.
-        values: by these names.
-        expects: for some of them the word that the sentence was written for, or several words,
-            separated by " or ".
+        text: a format string with the names of values, see `Value`.
+        values: the values by name.
+        expects: for some names, the verdict of the sentence, or several joined by " or ".
 
     Returns:
-        The sentence; where a verdict is another one, what was expected and what came; where a
-        value is missing, "not run" in its place.
+        The sentence; for another verdict, the expected and the actual one; "not run" for a
+        missing value.
 
     Raises:
-        UsageError: the sentence or `expects` names a value that is not given.
+        UsageError: the sentence or `expects` names an unknown value.
 
     >>> gain = Value(0.016, 0.0103, 0.0217, n=12, word="smaller than claimed")
     >>> sentence("PGD: {gain:points~}.", {"gain": gain}, {"gain": "smaller than claimed"})
@@ -110,11 +109,11 @@ def sentence(text: str, values: Mapping[str, Value], expects: Mapping[str, str])
     if wrong := [name for name in expects if name not in values]:
         raise expected("expects", f"some of {', '.join(values)}", wrong)
     for name, words in expects.items():
-        came = values[name].word if values[name] else NOT_RUN
-        if came not in words.split(" or "):
-            if came == NOT_RUN:
+        word = values[name].word if values[name] else NOT_RUN
+        if word not in words.split(" or "):
+            if word == NOT_RUN:
                 return f"*On “{name}”: not run.*"
-            return f"*A sentence on “{name}” was written for “{words}”; this run says “{came}”.*"
+            return f"*A sentence on “{name}” was written for “{words}”; this run says “{word}”.*"
     try:
         return text.format(**values)
     except KeyError as error:
@@ -122,9 +121,9 @@ def sentence(text: str, values: Mapping[str, Value], expects: Mapping[str, str])
 
 
 def mean(rows: pd.DataFrame) -> Value:
-    """Return the mean of `value` over seeds, whose rows are averaged first, at the best profile.
+    """Return the mean of `value` over seeds or, for rows of single images, over images.
 
-    Where rows are of single images, these take the place of seeds.
+    Rows of one seed or image are averaged first. The best profile is used.
     """
     rows = best_rows(rows.dropna(subset="value"))
     units = rows.groupby(unit_of(rows))["value"].mean()
@@ -132,15 +131,15 @@ def mean(rows: pd.DataFrame) -> Value:
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
-    """Return how far `first` is ahead of `second`, over pairs of one seed, at the best profile.
+    """Return the mean difference of `first` and `second` over pairs of one seed.
 
     Args:
-        rows: see `mean`, with `value`, `seed` and the column `between`, of which both are values.
-        between, first, second: the difference is first minus second.
+        rows: see `mean`.
+        between: the column of both values.
+        first, second: the difference is first minus second.
 
     Returns:
-        The mean difference; its word is "higher", "lower" or, where the interval has both signs,
-        "unclear".
+        The difference, with the word "higher", "lower" or, where its interval has zero, "unclear".
     """
     rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
@@ -149,7 +148,7 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
 
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
-    """Return how far the mean of `first` is ahead of that of other networks, as `paired` does."""
+    """Return the difference of the means of two sets of networks; see `paired`."""
     rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
@@ -157,9 +156,9 @@ def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value
     return _sign(rows, difference(means[0], means[1]))
 
 
-def _sign(rows: pd.DataFrame, ahead: Interval) -> Value:
-    word = "higher" if ahead.low > 0 else "lower" if ahead.high < 0 else "unclear"
-    return replace(_value_of(rows, ahead), word=word)
+def _sign(rows: pd.DataFrame, gap: Interval) -> Value:
+    word = "higher" if gap.low > 0 else "lower" if gap.high < 0 else "unclear"
+    return replace(_value_of(rows, gap), word=word)
 
 
 def _value_of(rows: pd.DataFrame, interval: Interval) -> Value:

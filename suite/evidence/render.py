@@ -1,4 +1,4 @@
-"""Text from templates: pages, boxes and tables in Markdown."""
+"""Text from templates: pages and tables in Markdown."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def cell(value: Any) -> str:
-    """Write a value into a cell of a table.
+    """Escape a value for a cell of a table.
 
     >>> cell("a|b")
     'a\\\\|b'
@@ -16,7 +16,7 @@ def cell(value: Any) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in Markdown; bars within cells are escaped.
+    """Return a table in Markdown, with escaped bars.
 
     >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
     | a | b |
@@ -29,7 +29,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def words(name: str) -> str:
-    """Write a name with spaces.
+    """Write a name with spaces for hyphens and underscores.
 
     >>> words("marginal_density")
     'marginal density'
@@ -39,7 +39,7 @@ def words(name: str) -> str:
 
 @cache
 def templates(folder: Path) -> Any:
-    """Return the templates of a folder, each of which is compiled once."""
+    """Return the templates of a folder, each compiled once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     strict: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True}
@@ -49,6 +49,6 @@ def templates(folder: Path) -> Any:
 
 
 def render(template: Path, **values: Any) -> str:
-    """Fill in a template, which can use `table` and the filters `words` and `cell`."""
+    """Fill in a template; it may use `table` and the filters `words` and `cell`."""
     page = templates(template.parent).get_template(template.name)
     return str(page.render(values, table=markdown_table)).rstrip() + "\n"

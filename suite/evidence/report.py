@@ -1,4 +1,4 @@
-"""Verdicts as tables and sentences, and of the headline claims one row each."""
+"""Verdicts as tables and sentences, and one row for each headline claim."""
 
 import contextlib
 import json
@@ -23,22 +23,22 @@ from suite.paths import KEPT_RESULTS, NOTEBOOKS, executed_folder
 from suite.store import read_archive
 
 VERDICT_COLUMNS = ["chapter", *COLUMNS, "profile"]
-MOST_NEEDED = 10_000  # more than that is no plan
+MOST_NEEDED = 10_000  # units that a plan may ask for
 AGAIN = {"laptop": "; `make rerun` repeats it", "desktop": "; `make rerun` repeats a part of it"}
 
 
 def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFrame:
-    """Collect the verdicts of the latest runs, which come first, and of the kept results.
+    """Collect the verdicts of the latest runs, then of the kept results.
 
-    The profile `smoke` is left out: its results are not evidence.
+    The profile `smoke` is omitted: its results are not evidence.
 
     Args:
-        kept_only: leave out the latest runs.
-        every: also runs that are of none of `PROFILES`, which pages do not take as evidence; files
-            that are damaged, which `damaged_results` names, are left out.
+        kept_only: omit the latest runs.
+        every: include runs with a profile outside `PROFILES`, which pages do not take as evidence,
+            and skip damaged files, which `damaged_results` names.
 
     Returns:
-        One row a verdict: `chapter`, the columns of `suite.evidence.claims.judge`, and `profile`.
+        One row for each verdict: `chapter`, the columns of `claims.judge`, and `profile`.
 
     Raises:
         UsageError: a file is damaged or of an older version; it names the file.
@@ -47,17 +47,17 @@ def all_verdicts(*, kept_only: bool = False, every: bool = False) -> pd.DataFram
     folders = [KEPT_RESULTS] if kept_only else [executed_folder() / "results", KEPT_RESULTS]
     for file in (path for folder in folders for path in sorted(folder.glob("*/*.verdicts.csv"))):
         chapter, run = file.name.partition(".")[0], file.parent.name
-        shown = run.partition("+")[0] != "smoke" if every else run in PROFILES[:-1]
-        if (NOTEBOOKS / f"{chapter}.ipynb").exists() and shown:
+        is_evidence = run.partition("+")[0] != "smoke" if every else run in PROFILES[:-1]
+        if (NOTEBOOKS / f"{chapter}.ipynb").exists() and is_evidence:
             with contextlib.suppress(*[UsageError] * every):
                 table = read_verdicts(file).assign(chapter=chapter)
-                tables += [table[VERDICT_COLUMNS]] if len(table) else []  # there are no claims
+                tables += [table[VERDICT_COLUMNS]] if len(table) else []  # a chapter without claims
     verdicts = pd.concat(tables[1:] or tables, ignore_index=True)
     return verdicts.drop_duplicates(["chapter", "profile", "claim", "data", "network"])
 
 
 def damaged_results() -> list[str]:
-    """Return the results that cannot be read, with what is wrong, a line a file."""
+    """Return one line for each file of results that cannot be read, with the reason."""
     readers: dict[str, Callable[[Path], object]] = {".csv": partial(pd.read_csv, dtype=str)}
     readers |= {".verdicts.csv": read_verdicts, ".zip": read_archive}
     readers |= {".provenance.json": lambda file: json.loads(file.read_bytes())}
@@ -71,7 +71,7 @@ def damaged_results() -> list[str]:
 
 
 def best_verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts on each claim at the best profile that tested it."""
+    """Return the verdicts on each claim at the best profile with a test."""
     ran = verdicts[verdicts["verdict"] != NOT_RUN]
     return best_rows(ran, [name for name in ("chapter", "claim") if name in ran])
 
@@ -80,13 +80,13 @@ def join_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     """Join the verdicts of a chapter to its claims, in their order.
 
     Args:
-        chapter: whose claims.
+        chapter: the chapter of the claims.
         verdicts: of `judge`, with the column `profile`.
         section: of the claims; default: all.
 
     Returns:
-        One row a verdict: the columns of `verdicts`, and those of the claim that tables show, `on`
-        (data, network and profile by their names), `measured` and `remark` (in words).
+        One row for each verdict: the columns of `verdicts`, and `says`, `section` and `published`
+        of the claim, `on` (data, network, profile), `measured` and `remark` (in words).
     """
     claims = pd.DataFrame(load_claims(chapter), columns=["id", "says", "section", "published"])
     claims = claims if section is None else claims[claims["section"] == section]
@@ -95,23 +95,23 @@ def join_claims(chapter: str, verdicts: pd.DataFrame, section: str | None = None
     names = load_words(chapter)["names"]
     statistic = [name_sides(text, names) for text in rows["statistic"].fillna("")]
     rows = rows.assign(on=on, statistic=statistic)
-    every = [row for _, row in rows.iterrows()]
-    return rows.assign(measured=[*map(write_estimate, every)], remark=[*map(remark, every)])
+    series = [row for _, row in rows.iterrows()]
+    return rows.assign(measured=[*map(write_estimate, series)], remark=[*map(remark, series)])
 
 
 def name_sides(statistic: str, names: Mapping[str, str]) -> str:
-    """Write a statistic with the names of what it compares.
+    """Write a statistic with the names of its two sides.
 
     >>> name_sides("fpn+l1 − none", {"fpn+l1": "pyramid with L1", "none": "plain network"})
     'pyramid with L1 − plain network'
     """
     words = [f"({re.escape(name)})" for name in sorted(names, key=len, reverse=True)]
     pattern = rf"(?<![\w+])(?:{'|'.join(words)})(?![\w+])"
-    return re.sub(pattern, lambda found: names[found[0]], statistic) if words else statistic
+    return re.sub(pattern, lambda match: names[match[0]], statistic) if words else statistic
 
 
 def remark(row: "pd.Series[Any]") -> str:
-    """Write the remark on a verdict: why, how large, how many would settle it, and looks.
+    """Write the remark on a verdict: the reason or size, the units it needs, and its looks.
 
     >>> row = {"verdict": "inconclusive", "detail": "", "needed": 31.0, "unit": "network"}
     >>> remark(pd.Series(row | {"looks": 2}))
@@ -126,10 +126,10 @@ def remark(row: "pd.Series[Any]") -> str:
 
 
 def tabulate_claims(rows: pd.DataFrame) -> pd.DataFrame:
-    """Compare what was published with what was measured, one row for each claim, as HTML.
+    """Compare the published and the measured effects, one row for each claim, as HTML.
 
     Args:
-        rows: of `join_claims`, of claims that were tested.
+        rows: of `join_claims`, for claims that were tested.
     """
     network = rows["network"].nunique() > 1
     profile = rows.groupby(["data", "network"])["profile"].transform("nunique") > 1
@@ -137,35 +137,34 @@ def tabulate_claims(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(on=on + (", " + rows["profile"]).where(profile, ""))
     table = []
     for _, claim in rows.groupby("claim", sort=False):
-        compared = set(claim["statistic"]) - {""}
+        statistics = {*claim["statistic"]} - {""}
+        shared = statistics.pop() if len(statistics) == 1 else ""
         lines = []
         for _, row in claim.iterrows():
-            found = write_estimate(row, with_p=False)
-            found = found.removeprefix(f"{row['statistic']}: ") if len(compared) == 1 else found
-            told = ": ".join(filter(None, [row["on"], found, row["remark"]]))
-            lines.append(f"<b>{row['word']}</b> ({row['scale']}), {told}")
-        first, once = claim.iloc[0], [*compared] if len(compared) == 1 else []
-        says = [first["says"], *map("<i>{}</i>".format, once)]
-        cells = {"claim": says, "published": [first["published"]], "here": lines}
-        table.append({name: "<br>".join(texts) for name, texts in cells.items()})
+            estimate = write_estimate(row, with_p=False).removeprefix(f"{shared}: ")
+            text = ": ".join(filter(None, [row["on"], estimate, row["remark"]]))
+            lines.append(f"<b>{row['word']}</b> ({row['scale']}), {text}")
+        says, published = claim[["says", "published"]].iloc[0]
+        says += f"<br><i>{shared}</i>" if shared else ""
+        table.append({"claim": says, "published": published, "here": "<br>".join(lines)})
     return pd.DataFrame(table)
 
 
 def section_verdicts(chapter: str, verdicts: pd.DataFrame, section: str) -> pd.DataFrame:
     """Put the verdicts of a section into a table, see `tabulate_claims`.
 
-    The table has the best profile that tested each claim, and others where they say otherwise.
-    What another profile could not test is left out.
+    Each claim has its verdicts at the best profile, and the other verdicts of further profiles.
+    A further profile that could not test the claim is omitted.
 
     Args:
         chapter, verdicts, section: see `join_claims`.
     """
     rows = join_claims(chapter, verdicts, section)
     tested = rows[rows["verdict"] != NOT_RUN]
-    largest = tested.index.isin(best_verdicts(rows).index)
+    best = tested.index.isin(best_verdicts(rows).index)
     words = tested["claim"] + " " + tested["verdict"]
-    left_out = ~largest & (words.isin(words[largest]) | (tested["verdict"] == NOT_TESTABLE))
-    return tabulate_claims(tested[~left_out])
+    new = ~words.isin(words[best]) & (tested["verdict"] != NOT_TESTABLE)
+    return tabulate_claims(tested[new | best])
 
 
 def write_estimate(verdict: "pd.Series[Any]", *, with_p: bool = True) -> str:
@@ -181,8 +180,8 @@ def origin(provenance: Mapping[str, Any]) -> str:
     """Describe in one line where the numbers of a run come from.
 
     Args:
-        provenance: of the run; `here` counts the units that this machine has computed, and is not
-            there for kept results of a larger run.
+        provenance: of the run; `here` counts the units of this machine. Kept results of a larger
+            run lack it.
     """
     units, here, run = provenance["units"], provenance.get("here", 0), provenance["profile"]
     where = f"{machine(provenance)}, in {minutes(provenance['seconds'])} of work"
@@ -193,7 +192,7 @@ def origin(provenance: Mapping[str, Any]) -> str:
 
 
 def machine(provenance: Mapping[str, Any]) -> str:
-    """Describe the machine and the commit that computed the numbers of a run."""
+    """Describe the machine and the commit of a run."""
     counts = readable(provenance["threads"])
     threads = f"{counts} thread{'s' * (counts != '1')} a process"
     devices = " and ".join(provenance["device"])
@@ -212,10 +211,10 @@ def minutes(seconds: float) -> str:
 
 
 def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each headline claim of a chapter: that of its main panel.
+    """Return the verdict on each headline claim of a chapter at its main panel.
 
     Args:
-        chapter: whose claims.
+        chapter: the chapter of the claims.
         verdicts: see `join_claims`.
 
     Returns:
@@ -224,8 +223,8 @@ def headlines(chapter: str, verdicts: pd.DataFrame) -> pd.DataFrame:
     best = join_claims(chapter, best_verdicts(verdicts[verdicts["main"].astype(bool)]))
     rows = []
     for claim in (claim for claim in load_claims(chapter) if claim["tier"] == "headline"):
-        found = best[best["claim"] == claim["id"]]
-        rows.append(_not_run(claim) if found.empty else found.iloc[0].to_dict())
+        tested = best[best["claim"] == claim["id"]]
+        rows.append(_not_run(claim) if tested.empty else tested.iloc[0].to_dict())
     return pd.DataFrame(rows)
 
 
@@ -238,7 +237,7 @@ def _not_run(claim: Claim) -> dict[str, Any]:
 
 
 def accuracies(chapter: str, rows: pd.DataFrame) -> str:
-    """Write the accuracy of the networks of verdicts, and that of the paper's.
+    """Write the accuracy of the networks of verdicts, and the accuracy of the paper.
 
     >>> rows = {"claim": [""] * 2, "accuracy": [0.8141, 0.79], "accuracy_of_paper": [0.945, np.nan]}
     >>> accuracies("top_gap", pd.DataFrame(rows))
@@ -252,15 +251,15 @@ def accuracies(chapter: str, rows: pd.DataFrame) -> str:
     if np.isfinite(paper):
         return f"{text} (paper: {paper:.3g})"
     claims = [c for c in load_claims(chapter) if c["id"] in set(rows["claim"])]
-    there = {data for claim in claims for data in claim["data_of_paper"]}
+    data_of_paper = {data for claim in claims for data in claim["data_of_paper"]}
     for setting in settings if set(rows["scale"]) == {STAND_IN} else ():
-        if setting.data[0] in there and np.isfinite(setting.accuracy):
+        if setting.data[0] in data_of_paper and np.isfinite(setting.accuracy):
             return f"{text} (paper: {setting.accuracy:.3g} on {name_of(setting.data[0])})"
     return f"{text} (paper: no number)" if settings else text
 
 
 def tally(rows: pd.DataFrame, whose: str = "") -> str:
-    """Count the headlines that held, scale by scale, in a sentence."""
+    """Count the headlines that held at each scale, in a sentence."""
     ran, parts = rows[rows["verdict"] != NOT_RUN], []
     for scale in SCALES:
         held = (words := ran[ran["scale"] == scale]["verdict"]).eq(HOLDS).sum()
@@ -271,9 +270,9 @@ def tally(rows: pd.DataFrame, whose: str = "") -> str:
 
 
 def describe_printed(verdict: Verdict | None) -> str:
-    """Describe the verdict on the numbers that a paper prints; return "" if it prints none."""
+    """Describe the verdict on the printed numbers of a paper; return "" without such numbers."""
     if verdict is None or verdict.finding is None:
         return ""
-    about = verdict.finding.interval._asdict() | vars(verdict.finding)
+    finding = verdict.finding.interval._asdict() | vars(verdict.finding)
     detail = f", {verdict.detail}" if verdict.detail else ""
-    return f"{verdict.word}{detail} ({write_estimate(pd.Series(about, dtype=object))})"
+    return f"{verdict.word}{detail} ({write_estimate(pd.Series(finding, dtype=object))})"

@@ -17,20 +17,20 @@ from suite.paths import NOTEBOOKS, check_run_name, executed_folder
 from suite.store import Record, archive_path, checksum, pack_arrays, read_archive, replace_file
 
 Arrays = Mapping[str, NDArray[Any]]
-ARRAYS = ".safetensors"  # how the file of those of a run ends
+ARRAYS = ".safetensors"  # suffix of the file of a run's arrays
 TEXTS = ("detail", "statistic", "scale")  # columns of verdicts that may be empty
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a chapter found at a profile; `frame` and `verdicts` are empty where there is nothing.
+    """The results of a chapter at a profile; `frame` and `verdicts` are empty where there are none.
 
     Args:
-        frame: one row a model and metric.
-        verdicts: one row a claim, data set and network; see `suite.evidence.claims.judge`.
+        frame: one row for each model and metric.
+        verdicts: one row for each claim, data set and network; see `suite.evidence.claims.judge`.
         arrays: images and maps by name.
         provenance: profile, parameters, seconds, device, versions, commit.
-        trainings: the networks, each once; see `suite.evidence.scale.trainings_of`.
+        trainings: of the networks; see `suite.evidence.scale.trainings_of`.
     """
 
     frame: pd.DataFrame
@@ -53,11 +53,10 @@ def judge_run(
     """Return results with the verdicts on the claims of a chapter.
 
     Args:
-        chapter, profile: which.
+        chapter, profile: of the run.
         rows, arrays, provenance: of the results.
-        records: of their units, from which the scale of each verdict is taken.
-        known: results of the same units; where their rows are the same, in the columns that both
-            have, so are the verdicts.
+        records: of their units, for the scale of each verdict.
+        known: earlier results, whose verdicts are taken if the rows are equal in shared columns.
     """
     rows, trainings = rows.assign(profile=profile), trainings_of(records)
     shared = [] if known is None else [name for name in known.frame if name in rows]
@@ -73,11 +72,13 @@ def _as_text(rows: pd.DataFrame) -> str:
 
 
 def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
-    """Write verdicts and rows, for people, to `FOLDER/PROFILE/CHAPTER*.csv`, and arrays beside.
+    """Write verdicts, rows, arrays and provenance to `FOLDER/PROFILE/CHAPTER*`.
 
     Args:
-        folder: of kept results, whose rows are in their archive, and whose provenance says by which
-            claims they were judged; default: `results` in the folder of executed chapters.
+        chapter, profile: of the run.
+        results: of the run.
+        folder: of kept results: their archive has the rows and arrays, their provenance gets the
+            checksum of the claims; default: `results` in the folder of executed chapters.
 
     Returns:
         The CSV file of the verdicts.
@@ -90,16 +91,16 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     if folder is None:
         files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
         replace_file(stem.with_suffix(ARRAYS), pack_arrays(results.arrays)["arrays.safetensors"])
-    about = dict(results.provenance)
-    about |= {"judged": _claims_checksum(chapter, about)} if folder else {}
-    files[".provenance.json"] = json.dumps(about, indent=1, sort_keys=True) + "\n"
+    provenance = dict(results.provenance)
+    provenance |= {"judged": _claims_checksum(chapter, provenance)} if folder else {}
+    files[".provenance.json"] = json.dumps(provenance, indent=1, sort_keys=True) + "\n"
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())
     return stem.with_suffix(".verdicts.csv")
 
 
 def read_verdicts(file: Path) -> pd.DataFrame:
-    """Read the verdicts that `save_tables` has written to `PROFILE/CHAPTER.verdicts.csv`.
+    """Read the verdicts of `PROFILE/CHAPTER.verdicts.csv`, which `save_tables` wrote.
 
     Raises:
         UsageError: the file is damaged or of an older version; it names the file.
@@ -111,7 +112,7 @@ def read_verdicts(file: Path) -> pd.DataFrame:
     if missing := [name for name in (*COLUMNS, "profile") if name not in verdicts]:
         why = f"the columns {', '.join(missing)}: it is damaged or of an older version; run "
         raise UsageError(f"{file}: expected {why}'python -m suite run {file.name.split('.')[0]}'")
-    if wrong := sorted({*map(str, verdicts["profile"])} - {file.parent.name}):  # a cut line
+    if wrong := sorted({*map(str, verdicts["profile"])} - {file.parent.name}):  # a truncated line
         raise expected(f"{file}: profile", file.parent.name, wrong[0])
     return verdicts.fillna(dict.fromkeys(TEXTS, ""))
 
@@ -119,14 +120,14 @@ def read_verdicts(file: Path) -> pd.DataFrame:
 def load_results(
     chapter: str, profile: str, folder: Path | None = None, *, anew: bool = False
 ) -> Results:
-    """Read kept results; all is empty where there are none, or damaged ones.
+    """Read kept results; missing or damaged ones are empty.
 
-    Their verdicts are read, too, where they are of these results and of the claims as they are now,
-    and judged anew else. A file that is not sound is named on the terminal.
+    Their verdicts are read if they belong to these results and the present claims, and are judged
+    anew otherwise. A message on the terminal names a damaged file.
 
     Args:
-        chapter, profile: which.
-        folder: of the kept results; default: that of the project.
+        chapter, profile: of the run.
+        folder: of the kept results; default: the folder of the project.
         anew: judge in any case.
     """
     path = archive_path(chapter, profile, folder)
@@ -136,17 +137,18 @@ def load_results(
         if path.exists():
             print(f"{error}: ignored, its results are not shown")
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
-    about, records = archive.provenance, archive.records.values()
+    provenance, records = archive.provenance, archive.records.values()
     file = path.with_suffix(".verdicts.csv")
-    if not anew and file.exists() and about.get("judged") == _claims_checksum(chapter, about):
+    judged = provenance.get("judged") == _claims_checksum(chapter, provenance)
+    if judged and not anew and file.exists():
         with contextlib.suppress(UsageError):
             rows, verdicts = archive.rows.assign(profile=profile), read_verdicts(file)
-            return Results(rows, verdicts, archive.arrays, about, trainings_of(records))
-    return judge_run(chapter, profile, archive.rows, archive.arrays, about, records)
+            return Results(rows, verdicts, archive.arrays, provenance, trainings_of(records))
+    return judge_run(chapter, profile, archive.rows, archive.arrays, provenance, records)
 
 
 def _claims_checksum(chapter: str, provenance: Mapping[str, Any]) -> str:
-    """Return the checksum of what verdicts depend on: an archive, and what the paper claims."""
+    """Return the checksum of an archive, its claims and the published numbers."""
     files = [NOTEBOOKS / part / f"{chapter}.yml" for part in ("claims", "published")]
     texts = [file.read_bytes() for file in files if file.exists()]
     return checksum(b"".join([str(provenance.get("sha256")).encode(), *texts]))

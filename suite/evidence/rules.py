@@ -1,8 +1,8 @@
-"""Rules that decide claims: each estimates one effect, and says what the claim expects of it.
+"""Rules that decide claims: each estimates one effect and the expectation of the claim.
 
-A rule takes the rows of one data set and network and gives a `Finding`; `decide` turns that into a
-word. What counts as one observation is the unit of the claim: a network (one seed), image or scene.
-Rows of one unit are averaged before anything is tested.
+A rule takes the rows of one data set and network and returns a `Finding`; `decide` turns it into a
+word. The unit of the claim is one observation: a network (one seed), an image or a scene. Rows of
+one unit are averaged first.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,21 +27,21 @@ Frame = pd.DataFrame
 # Quantiles of the normal distribution: both ends of a 95% interval, and a chance of 80%.
 Z_95, Z_80 = 1.959964, 0.841621
 UNIT_COLUMNS = {"network": "seed", "seed": "seed", "image": "image", "scene": "image"}
-# The side on which a claim expects an effect, by its word.
+# The side of the claimed effect, by its word.
 SIGNS = {"rise": 1, "higher": 1, "above": 1, "fall": -1, "lower": -1, "below": -1}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule has estimated.
+    """The estimate of a rule.
 
     Args:
-        statistic: what that is, in words.
-        interval: with the number of units.
+        statistic: the estimated quantity in words.
+        interval: the estimate with its interval and the number of units.
         p: two-sided p-value against `bound`.
         sign: the claimed side is above (1) or below (-1) the bound, or within ± the bound (0).
-        bound: where the claimed side begins.
-        null: the value that is no effect.
+        bound: the value at which the claimed side begins.
+        null: the value of no effect.
         least: the smallest effect of interest, as a distance from `null`; 0 if any counts.
         scale: "linear"; "ratio" (compared by logarithms) or "correlation" (Fisher's).
     """
@@ -56,14 +56,14 @@ class Finding:
     scale: str = "linear"
 
     def effect(self, value: float) -> float:
-        """Return how far a value is from no effect; positive in the claimed direction."""
+        """Return the distance of a value from no effect; positive in the claimed direction."""
         if self.scale == "ratio":
             return (self.sign or 1) * float(np.log(value) - np.log(self.null))
         return (self.sign or 1) * (value - self.null)
 
 
 class Verdict(NamedTuple):
-    """A word, a detail, how many units would settle what is inconclusive, and what it rests on."""
+    """A word, a detail, the units that would settle an inconclusive verdict, and its finding."""
 
     word: str
     detail: str = ""
@@ -74,10 +74,10 @@ class Verdict(NamedTuple):
 def decide(finding: Finding, published: float = NAN) -> Verdict:
     """Turn a finding into a word.
 
-    With the 95% interval [l, u], the smallest effect of interest s and the published effect P, all
-    as distances from no effect in the claimed direction:
+    The 95% interval [l, u], the smallest effect of interest s and the published effect P are
+    distances from no effect in the claimed direction:
 
-    - *holds*: l > 0 (or above the limit that the claim names), and u reaches s; with it the size:
+    - *holds*: l > 0 (or above the limit of the claim), and u reaches s; its detail is the size:
       *as large as published*, *smaller than published*, *larger than published*;
     - *smaller than claimed*: l > 0, but u is below s, or below half of P;
     - *no effect*: [l, u] is inside (-s, s);
@@ -85,13 +85,13 @@ def decide(finding: Finding, published: float = NAN) -> Verdict:
     - *inconclusive*: none of these;
     - *not testable here*: a precondition fails, or there is no interval.
 
-    A claim that something stays within ± a margin *holds* where the interval is inside the margin,
-    and is *contradicted* where it is outside. A claim that less than a margin is lost does the same
-    with its one margin. A claim with two limits is *inconclusive* between them.
+    A claim that a value stays within ± a margin *holds* if the interval is inside the margin, and
+    is *contradicted* if the interval is outside. A claim that a loss is less than a margin has the
+    same rule with one margin. A claim with two limits is *inconclusive* between them.
 
     Args:
         finding: of a rule.
-        published: the effect that the paper prints, on the scale of the estimate; NaN for none.
+        published: the published effect, on the scale of the estimate; NaN for none.
     """
     ends = finding.interval.low, finding.interval.high
     if not np.isfinite(ends).all():
@@ -128,20 +128,20 @@ def _compare_with_published(low: float, high: float, published: float) -> str:
 
 
 def _n_more(finding: Finding, distance: float) -> float:
-    """Return how many units decide with a chance of 80%, if estimate and spread stay as they are.
+    """Return the number of units for a power of 80%, if estimate and spread do not change.
 
     Args:
-        finding: an open one.
-        distance: from the estimate to where it would be decided, the farthest such place.
+        finding: an inconclusive finding.
+        distance: from the estimate to the farthest bound that would decide it.
     """
     estimate, low, high, n = finding.interval
     if distance <= 0 or n < 2:
         return NAN
     offset = 0
     if finding.scale == "correlation":
-        place = estimate - np.copysign(distance, estimate)
-        place, estimate, low, high = np.arctanh(np.clip([place, estimate, low, high], -0.99, 0.99))
-        distance, offset = abs(float(place - estimate)), 3
+        bound = estimate - np.copysign(distance, estimate)
+        bound, estimate, low, high = np.arctanh(np.clip([bound, estimate, low, high], -0.99, 0.99))
+        distance, offset = abs(float(bound - estimate)), 3
     elif finding.scale == "ratio":
         low, high = np.log([low, high])
     half = float(high - low) / 2
@@ -156,8 +156,8 @@ def trend(
 ) -> Finding:
     """Estimate the trend of the value with `x`, by Spearman's correlation; one for each seed.
 
-    That there is no trend is the claim that |ρ| is below `size`; its p-value is that of |ρ| =
-    `size`, on Fisher's scale, as a correlation of zero is not what the claim has to rule out.
+    The claim of no trend is that |ρ| is below `size`. Its p-value is against |ρ| = `size`, on
+    Fisher's scale.
 
     Args:
         rows: with `value`.
@@ -165,7 +165,7 @@ def trend(
         size: the smallest correlation of interest.
         x: column.
         expected: "rise", "fall" or "none".
-        over: column whose values are kinds, averaged before; one kind is then one pair.
+        over: column of kinds; the mean of a kind is one pair.
     """
     pairs, groups = _pairs(rows, unit, [x], over)
     interval = statistics.correlation(pairs[x], pairs["value"], groups)
@@ -183,27 +183,26 @@ def trend_against(
 ) -> Finding:
     """Estimate how far a trend is above or below that of other rows, or alike within ± `size`.
 
-    Where both come from the same units, their correlations are not independent, and the interval
-    takes that in.
+    The interval accounts for the dependence of two trends of the same units.
 
     Args:
         rows, unit, size, x: see `trend`.
-        expected: "higher", "lower" or "alike": where ρ of the rows is, against the reference.
+        expected: whether ρ of the rows is "higher" or "lower" than the reference, or "alike".
         reference: the other rows.
-        named: what the reference is called.
+        named: the name of the reference.
     """
-    trends, sides = [], (rows, reference)
-    for part in sides:
-        pairs, groups = _pairs(part, unit, [x])
-        trends.append(statistics.correlation(pairs[x], pairs["value"], groups))
+    trends, means = [], []
     on = [UNIT_COLUMNS[unit], x, *sorted({"data", "network"} & {*rows} & {*reference})]
-    means = [part.groupby(on)["value"].mean().rename(name) for part, name in zip(sides, "ab")]
-    both = pd.concat(means, axis=1, join="inner").reset_index()
-    together = 0.0
-    if len(both) > 3:
-        rho = both[[x, "a", "b"]].corr("spearman").to_numpy()
-        together = statistics.between_correlations(rho[0, 1], rho[0, 2], rho[1, 2])
-    gap = statistics.difference(trends[0], trends[1], together)
+    for name, side in (("a", rows), ("b", reference)):
+        pairs, groups = _pairs(side, unit, [x])
+        trends.append(statistics.correlation(pairs[x], pairs["value"], groups))
+        means.append(side.groupby(on)["value"].mean().rename(name))
+    shared = pd.concat(means, axis=1, join="inner").reset_index()
+    dependence = 0.0
+    if len(shared) > 3:
+        rho = shared[[x, "a", "b"]].corr("spearman").to_numpy()
+        dependence = statistics.between_correlations(rho[0, 1], rho[0, 2], rho[1, 2])
+    gap = statistics.difference(trends[0], trends[1], dependence)
     statistic = f"ρ here − ρ of {named}"
     if expected == "alike":
         return Finding(statistic, gap, NAN, 0, size)
@@ -227,33 +226,34 @@ def level(
     at_least: float = -np.inf,
     at_most: float = np.inf,
 ) -> Finding:
-    """Estimate the mean value, which is claimed to lie above or below the limit `size`.
+    """Estimate the mean value, which is claimed to be above or below the limit `size`.
 
     Args:
         rows, unit: see `trend`.
         size: the limit.
         expected: "above" or "below".
-        no_effect: that value, if the other side of the limit is not the opposite.
-        opposite: where the opposite begins, if nothing is decided between that and the limit.
-        x, at_least, at_most: a column and its range, for a part of the rows.
+        no_effect: the value of no effect; default: the limit.
+        opposite: the limit of the opposite claim, if the range between them decides nothing.
+        x, at_least, at_most: a column and a range of it, which select rows.
     """
     if x is not None:
         rows = rows[rows[x].between(at_least, at_most)]
     values = rows.groupby(UNIT_COLUMNS[unit])["value"].mean()
     interval, statistic = _exact_interval(values, rows), f"mean (to hold: {expected} {size:g})"
-    start = next((end for end in (no_effect, opposite) if end is not None), size)
-    least = 0.0 if no_effect is None else abs(size - start)
-    p = t_test_p(values, start if SIGNS[expected] * (interval.estimate - start) < 0 else size)
-    return Finding(statistic, interval, p, SIGNS[expected], size, start, least)
+    null = next((limit for limit in (no_effect, opposite) if limit is not None), size)
+    least = 0.0 if no_effect is None else abs(size - null)
+    p = t_test_p(values, null if SIGNS[expected] * (interval.estimate - null) < 0 else size)
+    return Finding(statistic, interval, p, SIGNS[expected], size, null, least)
 
 
 class Sides(NamedTuple):
-    """Two values of a column that are compared, in pairs of one unit.
+    """Two values of a column, compared in pairs of one unit.
 
     Args:
-        between, first, second: first minus second (over second, with `ratio`) in that column.
-        match: further columns that are equal in a pair, averaged over after.
-        ratio: take ratios, of the units where both values are positive.
+        between: the column.
+        first, second: its two values: first minus second, or over second with `ratio`.
+        match: columns that are equal in a pair; the pairs of a unit are averaged.
+        ratio: take ratios, of pairs of positive values.
     """
 
     between: str
@@ -263,13 +263,13 @@ class Sides(NamedTuple):
     ratio: bool = False
 
     def gaps(self, rows: Frame, unit: str) -> "pd.Series[float]":
-        """Return one difference (of logarithms, for a ratio) for each unit that has both sides.
+        """Return the difference (of logarithms, for a ratio) of each unit that has both sides.
 
         Args:
             rows, unit: see `trend`.
 
         Raises:
-            UsageError: no row has one of the two.
+            UsageError: no row has one of the two values.
         """
         column = UNIT_COLUMNS[unit]
         rows = rows.assign(**{name: rows[name].fillna("") for name in self.match})
@@ -281,21 +281,21 @@ class Sides(NamedTuple):
 
 
 def paired(rows: Frame, *, unit: str, size: float, expected: str, **sides: Any) -> Finding:
-    """Estimate by how much one value of a column is ahead of another, over pairs of one unit.
+    """Estimate the lead of one value of a column over another, in pairs of one unit.
 
     Args:
         rows, unit: see `trend`.
         size: the smallest difference of interest; with `ratio` a factor above 1.
         expected: "higher" or "lower".
-        sides: see `Sides`; the mean of ratios is the geometric one.
+        sides: see `Sides`; the mean of ratios is geometric.
     """
-    of = Sides(**sides)
-    gaps, sign = of.gaps(rows, unit), SIGNS[expected]
-    p, statistic = t_test_p(gaps), f"{of.first} {'÷' if of.ratio else '−'} {of.second}"
-    if of.ratio:
-        shown = statistics.as_ratio(_mean(gaps))
-        return Finding(statistic, shown, p, sign, 1.0, 1.0, np.log(size), "ratio")
-    interval = _exact_interval(gaps, rows[rows[of.between].isin([of.first, of.second])])
+    pair = Sides(**sides)
+    gaps, sign = pair.gaps(rows, unit), SIGNS[expected]
+    p, statistic = t_test_p(gaps), f"{pair.first} {'÷' if pair.ratio else '−'} {pair.second}"
+    if pair.ratio:
+        ratio = statistics.as_ratio(mean_interval(gaps))
+        return Finding(statistic, ratio, p, sign, 1.0, 1.0, np.log(size), "ratio")
+    interval = _exact_interval(gaps, rows[rows[pair.between].isin([pair.first, pair.second])])
     return Finding(statistic, interval, p, sign, least=size)
 
 
@@ -307,28 +307,24 @@ def not_worse(
     Args:
         rows, unit: see `trend`.
         size: the loss that still counts as none.
-        better: "higher" or "lower" values.
+        better: whether "higher" or "lower" values are better.
         sides: see `Sides`.
     """
-    of = Sides(**sides)
-    gaps, sign = of.gaps(rows, unit), SIGNS[better]
-    p, interval = t_test_p(gaps, -sign * size), _mean(gaps)
-    return Finding(f"{of.first} − {of.second}", interval, p, sign, -sign * size)
-
-
-def _mean(values: "pd.Series[float]") -> Interval:
-    return mean_interval(values) if len(values) else Interval(NAN)
+    pair = Sides(**sides)
+    gaps, bound = pair.gaps(rows, unit), -SIGNS[better] * size
+    statistic, p = f"{pair.first} − {pair.second}", t_test_p(gaps, bound)
+    return Finding(statistic, mean_interval(gaps), p, SIGNS[better], bound)
 
 
 def _exact_interval(values: "pd.Series[float]", rows: Frame) -> Interval:
-    """Return the interval of a mean; where all are equal, as wide as the images allow.
+    """Return the interval of a mean, or of a share without spread.
 
-    Shares that are all 0 or all 1, or differences of two such, have no spread; the exact interval
-    of one network's images takes its place.
+    Shares that are all 0 or all 1, or their differences, have no spread. Their interval is the
+    exact interval of one network's images.
     """
-    mean, low, high, n = interval = _mean(values)
-    spread = n < 2 or high > low or not rows["value"].isin([0.0, 1.0]).all()
-    if spread or "n" not in rows or rows["n"].min() < 2:
+    mean, low, high, n = interval = mean_interval(values)
+    has_spread = n < 2 or high > low or not rows["value"].isin([0.0, 1.0]).all()
+    if has_spread or "n" not in rows or rows["n"].min() < 2:
         return interval
     width = statistics.share_interval(0, int(rows["n"].min())).high
     shares = rows["value"].nunique() == 1 and mean == rows["value"].iloc[0]
@@ -339,10 +335,9 @@ def _exact_interval(values: "pd.Series[float]", rows: Frame) -> Interval:
 def _pairs(
     rows: Frame, unit: str, x: list[str], over: str | None = None
 ) -> tuple[Frame, "pd.Series[str] | None"]:
-    """Return one row for each pair, and the groups of pairs that belong together, if there are.
+    """Return one row for each pair of `x` and value, and the seed of each pair as its group.
 
-    Seeds are groups where each has at least four values of `x`. Where each has one, pairs are
-    independent. Anything between has no correlation of its own.
+    Pairs of one value for each seed, or of one seed, are independent: they have no groups.
     """
     column = UNIT_COLUMNS[unit]
     if over is not None:

@@ -1,4 +1,4 @@
-"""At what scale a claim was tested: the paper's, a reduced one, or on data that stand in."""
+"""The scale at which a claim was tested: the paper's, a reduced one, or on stand-in data."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,23 +14,23 @@ from suite.store import Record
 PAPERS, REDUCED, STAND_IN, OURS = SCALES = ("paper's", "reduced", "stand-in", "ours")
 AT = {PAPERS: "at the paper's scale", REDUCED: "at reduced scale", STAND_IN: "on stand-in data"}
 AT |= {OURS: "in this book's comparison"}
-# Columns that tell apart how networks were trained.
+# Columns that identify a way of training.
 KINDS = ("model", "variant", "method")
-# How networks were trained: the identity of each, and its `accuracy` where that was measured.
+# The identity of each trained network, with its `accuracy` where it was measured.
 Trainings = Sequence[Mapping[str, Any]]
 Claim = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """On what a paper worked.
+    """Data and network of a paper.
 
     Args:
-        data: the paper's data set, then copies of it: a part, re-encoded, of other resolution.
+        data: the data set, then its copies: a part, re-encoded, or of another resolution.
         network: see `suite.networks.NETWORKS` and `PRETRAINED`.
         options: of the network, those that decide its size.
-        epochs: of the training; None for a network that is pretrained, or where none is stated.
-        accuracy: on test images without a penalty, as the paper states it; NaN where it does not.
+        epochs: of the training; None if the network is pretrained or the paper states none.
+        accuracy: on test images without a penalty, as the paper states it, else NaN.
     """
 
     data: Sequence[str]
@@ -55,64 +55,66 @@ class Setting:
 
 
 def trainings_of(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the networks that were trained for records, each once, with its accuracy if known.
+    """Return each trained network of records once, with its accuracy if it was measured.
 
-    A training that was stopped early to look at it is part of the longer one.
+    A training that was stopped early for a measurement is part of the longer one.
     """
-    found: dict[str, dict[str, Any]] = {}
+    trainings: dict[str, dict[str, Any]] = {}
     for record in records:
-        network = record.unit.get("training", record.unit)
+        unit, network = record.unit, record.unit.get("training", record.unit)
         if not {"network", "data"} <= network.keys() or network.get("epochs") == 0:
             continue
         stage = ("epochs",) if "cosine_epochs" in network else ()
         key = str({name: value for name, value in network.items() if name not in stage})
-        entry = found.setdefault(key, dict(network))
+        entry = trainings.setdefault(key, dict(network))
         entry |= {"epochs": max(entry["epochs"], network["epochs"])} if "epochs" in network else {}
-        unit, whole = record.unit, network.get("epochs") == entry.get("epochs")
-        if unit.get("metric") == "accuracy" and "data" not in unit.get("settings", {}) and whole:
+        is_accuracy = unit.get("metric") == "accuracy" and "data" not in unit.get("settings", {})
+        if is_accuracy and network.get("epochs") == entry.get("epochs"):
             entry["accuracy"] = record.values.get("mean")
-    return list(found.values())
+    return list(trainings.values())
 
 
 def copies_of(settings: Sequence[Setting], data: str) -> set[str]:
-    """Return the data sets that are a paper's data set, or copies of it."""
+    """Return a data set of a paper and its copies."""
     return {name for setting in settings if data in setting.data for name in setting.data}
 
 
 def scale_of(
     claim: Claim, settings: Sequence[Setting], where: tuple[str, str], trainings: Trainings
 ) -> tuple[str, float]:
-    """Return the scale of a panel, of `SCALES`, and the accuracy that the paper states there.
+    """Return the scale of a panel, one of `SCALES`, and the accuracy that the paper states.
 
     Args:
-        claim: its `data_of_paper` are those on which the paper claims it; its `trained`, if there,
-            has fields of the trainings that it rests on, and of other trainings nothing is asked.
-        settings: of the paper; without any the comparison is this book's own.
+        claim: with `data_of_paper`, the data of the claim, and optionally `trained`, fields that
+            select the trainings of the claim.
+        settings: of the paper; a comparison of this book has none.
         where: data and network of the panel.
-        trainings: of its profile.
+        trainings: of the profile of the panel.
     """
     data, network = where[0].removesuffix("-cropped"), where[1]
     fits = [s for s in settings if data in s.data and {*s.data} & {*claim["data_of_paper"]}]
     fits = [setting for setting in fits if setting.network == network] or fits
     if not fits:
         return STAND_IN if settings else OURS, float("nan")
-    trained = {"data": data, "network": network, **claim.get("trained", {})}
-    here = [t for t in trainings if all(t.get(key) == value for key, value in trained.items())]
-    full = [s for s in fits if s.data[0] == data and s.network == network]
-    full = [s for s in full if here and all(map(s.is_met_by, here))]
-    return (PAPERS, full[0].accuracy) if full else (REDUCED, fits[0].accuracy)
+    fields = {"data": data, "network": network, **claim.get("trained", {})}
+    trainings = [training for training in trainings if fields.items() <= training.items()]
+    for setting in fits if trainings else ():
+        same = setting.data[0] == data and setting.network == network
+        if same and all(map(setting.is_met_by, trainings)):
+            return PAPERS, setting.accuracy
+    return REDUCED, fits[0].accuracy
 
 
 def word_at(verdict: str, scale: str) -> str:
-    """Write a verdict; one that found nothing is written with its scale.
+    """Write a verdict; *no effect* is written with its scale.
 
     >>> word_at("no effect", "reduced"), word_at("holds", "reduced")
     ('no effect at reduced scale', 'holds')
     """
-    with_it = verdict == NO_EFFECT and scale in (REDUCED, STAND_IN)
-    return f"{verdict} {AT[scale]}" if with_it else verdict
+    limited = verdict == NO_EFFECT and scale in (REDUCED, STAND_IN)
+    return f"{verdict} {AT[scale]}" if limited else verdict
 
 
 def drop_interpolated(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out rows that were interpolated between networks."""
+    """Drop the rows that were interpolated between networks."""
     return rows[rows["against"].fillna("") == ""] if "against" in rows else rows

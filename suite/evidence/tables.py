@@ -1,4 +1,4 @@
-"""Rows of a table, and how their means, intervals and differences are written."""
+"""Select the rows of a table, and format their means and intervals."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +24,18 @@ def select(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     >>> len(select(pd.DataFrame({"metric": ["tv", "accuracy"]}), metric=["tv", "entropy"]))
     1
     """
-    chosen = np.ones(len(rows), bool)
     for column, value in values.items():
         if column not in rows:
             raise UsageError(f"rows: expected a column {column!r}, got {list(rows)}")
         cells = rows[column]
-        chosen &= cells.isin(value) if isinstance(value, list) else (cells == value).to_numpy(bool)
-    return rows[chosen]
+        rows = rows[cells.isin(value) if isinstance(value, list) else cells == value]
+    return rows
 
 
 def best_rows(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows of the best profile, for each group of rows with equal values in `by`.
+    """Return the rows of the best profile in each group of equal values in `by`.
 
-    A run that is of none of `PROFILES` goes before all of them: it is the reader's own.
+    A run outside `PROFILES` is the reader's own and precedes all of them.
     """
     rank = rows["profile"].map({name: n for n, name in enumerate(PROFILES)}).fillna(-1)
     best = rank.groupby([rows[name] for name in by]).transform("min") if by else rank.min()
@@ -62,8 +61,7 @@ def mean_text(
 def interval_text(interval: Interval, digits: str | None = None, sign: str = "") -> str:
     """Write an estimate with the ends of its interval, if it has one.
 
-    Unless told otherwise, half of the interval has two digits that count; with the sign "+",
-    positive numbers have one.
+    By default half of the interval has two significant digits. The sign "+" marks positive numbers.
 
     >>> interval_text(Interval(-0.00117, -0.00506, 0.00273, n=4))
     '−0.0012 [−0.0051, 0.0027]'
@@ -89,10 +87,10 @@ def wide(
     """Return means of shares with half of their 95% intervals, in percent, for a tab of a page.
 
     Args:
-        rows: with `value`, `seed`, `index` and `columns`; those of a seed are averaged first.
-        index, columns: whose values name the rows and the columns.
-        names: of the rows, in their order; others are left out.
-        printed: numbers of the paper: further rows, by their name and that of the column.
+        rows: with `value`, `seed`, `index` and `columns`; the rows of a seed are averaged first.
+        index, columns: columns whose values name the rows and the columns of the table.
+        names: of the rows, in order; other rows are dropped.
+        printed: numbers of the paper: further rows, by row and column.
     """
 
     def write(values: "pd.Series[float]") -> str:
@@ -102,23 +100,22 @@ def wide(
     table = _pivot(rows, [index], columns, write)
     table = table.reindex([n for n in names if n in table.index], columns=heads).rename(names)
     for name, values in (printed or {}).items():
-        shown = (f"{100 * values[h]:.1f}%" if h in values else "–" for h in heads)
-        table.loc[f"<i>{name}</i>"] = [f"<i>{text}</i>" for text in shown]
+        texts = (f"{100 * values[head]:.1f}%" if head in values else "–" for head in heads)
+        table.loc[f"<i>{name}</i>"] = [f"<i>{text}</i>" for text in texts]
     return table.rename_axis(index="", columns=None).reset_index()
 
 
 def _pivot(
-    rows: pd.DataFrame, index: Sequence[str], columns: str, write: Callable[..., str], *more: Any
+    rows: pd.DataFrame, index: Sequence[str], columns: str, write: Callable[..., str]
 ) -> pd.DataFrame:
-    """Write the values of each row and column of a table; those of a seed are averaged first."""
-    same: dict[str, Any] = {"sort": False, "dropna": False}
-    seeds = rows.groupby([*index, columns, unit_of(rows)], **same)["value"].mean()
-    cells = seeds.groupby(level=[*index, columns], **same).agg(write, *more)
-    return cells.unstack(columns).fillna("–")
+    """Write the values of each cell of a table; the rows of a seed are averaged first."""
+    options: dict[str, Any] = {"sort": False, "dropna": False}
+    seeds = rows.groupby([*index, columns, unit_of(rows)], **options)["value"].mean()
+    return seeds.groupby(level=[*index, columns], **options).agg(write).unstack(columns).fillna("–")
 
 
 def unit_of(rows: pd.DataFrame) -> str:
-    """Return the column of what was measured once: a seed, or a single image."""
+    """Return the column of the unit of a measurement: a seed, or a single image."""
     return "image" if "image" in rows else "seed"
 
 
@@ -134,15 +131,15 @@ def means(
     """Return means with half of their 95% intervals, and the number of seeds, for the record.
 
     Args:
-        rows: with `value`, `seed`, `index` and `columns`; those of a seed are averaged first.
+        rows: with `value`, `seed`, `index` and `columns`; the rows of a seed are averaged first.
         index: columns whose values name the rows.
         columns: column whose values head the columns.
-        names: what values and columns are called.
-        digits, half: of a mean, and of half of its interval if they are others.
+        names: titles of values and columns.
+        digits, half: formats of a mean and of half of its interval; by default they are the same.
     """
     if rows.empty:
         return pd.DataFrame({"": ["not run at the profiles that are shown"]})
-    table = _pivot(rows, index, columns, mean_text, digits, half, "–")
+    table = _pivot(rows, index, columns, lambda values: mean_text(values, digits, half, "–"))
     table["n"] = rows.groupby([*index], sort=False, dropna=False)[unit_of(rows)].nunique()
     table = table.reset_index().rename_axis(columns=None)
     table[[*index]] = table[[*index]].map(lambda value: _word(value, names or {}))

@@ -1,4 +1,4 @@
-"""Running chapters: parameters checked first, the page replaced only by a complete run."""
+"""Run chapters: check their parameters, and replace a page only after a complete run."""
 
 import importlib
 import importlib.util
@@ -13,30 +13,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from suite.errors import RunFailed, UsageError, expected, unknown
+from suite.errors import RunFailed, UsageError, check_name, expected, unknown
 from suite.notebooks import checks
 from suite.notebooks.checks import Parameter
 from suite.paths import NOTEBOOKS, ROOT, check_run_name, executed_folder, read_yaml, resolve_paths
 
 PROFILES = ("smoke", "laptop", "desktop", "workstation", "gpu", "paper")
-BASE = "desktop"  # what no other profile sets is as in this one, and in the notebook as it is
+BASE = "desktop"  # the profile of the unchanged notebook, and the default of other profiles
 START_ATTEMPTS = 3
 Values = Mapping[str, Any]
 Entries = Mapping[str, Parameter]
 
 
 class Profiles(UserDict[str, Any]):
-    """The profiles of a chapter, each read when it is asked for: a broken one breaks no other.
+    """The profiles of a chapter, read one by one at access: a broken file breaks no other.
 
-    A chapter that has a module in `suite.papers` and no file has `BASE`: the notebook as it is.
-    Folders of own images are relative to the folder of the project.
+    A chapter with a module in `suite.papers` and no file has `BASE`: the unchanged notebook.
+    Folders of images are relative to the folder of the project.
     """
 
     def __init__(self, chapter: str) -> None:
         files = {file.stem: file for file in (NOTEBOOKS / "profiles" / chapter).glob("*.yml")}
         names = dict.fromkeys([*PROFILES, *sorted(files)])
-        as_it_is = {} if files or not _has_module(chapter) else {BASE: None}
-        super().__init__(as_it_is | {name: files[name] for name in names if name in files})
+        unchanged = {} if files or not _has_module(chapter) else {BASE: None}
+        super().__init__(unchanged | {name: files[name] for name in names if name in files})
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         file = self.data[name]
@@ -52,7 +52,7 @@ def chapters() -> list[str]:
 
 
 def strays() -> list[Path]:
-    """Return the notebooks that are no chapters, such as the copies that Jupyter leaves."""
+    """Return the notebooks that are no chapters, such as copies by Jupyter."""
     return sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not profiles(path.stem))
 
 
@@ -70,26 +70,25 @@ def source(chapter: str) -> Path:
     Raises:
         UsageError: there is none of that name.
     """
-    if chapter not in chapters():
-        raise unknown("chapter", chapter, chapters())
+    check_name("chapter", chapter, chapters())
     return NOTEBOOKS / f"{chapter}.ipynb"
 
 
 def parameters(chapter: str) -> dict[str, Parameter]:
-    """Read the parameters of a chapter: those of its cell, and what only `BASE` sets."""
-    in_cell, file = checks.read_cell(source(chapter)), profiles(chapter).data.get(BASE)
-    return in_cell | (checks.read_profile(file, in_cell) if file else {})
+    """Read the parameters of a chapter from its cell, and those that only `BASE` sets."""
+    cell, file = checks.read_cell(source(chapter)), profiles(chapter).data.get(BASE)
+    return cell | (checks.read_profile(file, cell) if file else {})
 
 
 def profiles(chapter: str) -> Profiles:
-    """Return the profiles of a chapter: the parameters that each one sets."""
+    """Return the profiles of a chapter: the parameters that each of them sets."""
     return Profiles(chapter)
 
 
 def resolve(chapter: str, profile: str, changes: Values) -> dict[str, Any]:
-    """Return all parameters of a run: those of the profile, then `changes`, checked.
+    """Return all checked parameters of a run: those of the profile, with `changes`.
 
-    Its name, "profile", is that of the profile only where no parameter differs.
+    The parameter "profile" is the name of the run, which has the changed parameters.
 
     Raises:
         UsageError: unknown chapter, profile or parameter, or a value of the wrong type or range.
@@ -98,21 +97,18 @@ def resolve(chapter: str, profile: str, changes: Values) -> dict[str, Any]:
 
 
 def resolve_all(names: Sequence[str], profile: str, changes: Values) -> dict[str, dict[str, Any]]:
-    """Return the parameters of several runs; each takes those of the changes that it knows.
+    """Return the parameters of several runs; each takes the changes of its own parameters.
 
     Raises:
-        UsageError: as `resolve`, or a parameter that no chapter of them has.
+        UsageError: as `resolve`, or a parameter that none of the chapters has.
     """
     known = {chapter: parameters(chapter) for chapter in names}
-    of_any = {name for entries in known.values() for name in entries}
     for name in changes:
-        if name not in of_any:
-            raise unknown(f"parameter of {', '.join(names)}", name, of_any)
+        check_name(f"parameter of {', '.join(names)}", name, set[str]().union(*known.values()))
     resolved = {}
     for chapter, entries in known.items():
         by_profile = profiles(chapter)
-        if profile not in by_profile:
-            raise unknown("profile", profile, by_profile)
+        check_name("profile", profile, by_profile)
         changed = {name: value for name, value in changes.items() if name in entries}
         values = all_parameters(chapter, by_profile[profile] | changed)
         resolved[chapter] = _check_and_name(chapter, values, entries)
@@ -124,12 +120,12 @@ def resolve_all(names: Sequence[str], profile: str, changes: Values) -> dict[str
 
 
 def notebook_parameters(chapter: str, namespace: Values) -> dict[str, Any]:
-    """Return the parameters of a notebook that runs, checked and named as by `resolve`.
+    """Return the parameters of a running notebook, checked and named as by `resolve`.
 
     Args:
-        chapter: its name.
-        namespace: its `globals()`, in which papermill puts parameters by a cell of its own. What
-            it does not set, and is as in `BASE`, is as in the profile that it names.
+        chapter: the name of the notebook.
+        namespace: its `globals()`. Parameters that the notebook leaves as in `BASE`, and the cell
+            of papermill does not set, are those of the named profile.
 
     Raises:
         UsageError: as `resolve`.
@@ -138,14 +134,14 @@ def notebook_parameters(chapter: str, namespace: Values) -> dict[str, Any]:
     cells = [text for text in namespace.get("In", ()) if text.startswith("# Parameters\n")]
     injected = re.findall(r"^(\w+) = ", "\n".join(cells), re.MULTILINE)
     base, names = all_parameters(chapter, {}), dict.fromkeys([*entries, *injected])
-    given = {name: namespace[name] for name in names if name in namespace}
-    changed = {n: value for n, value in given.items() if n in injected or value != base.get(n)}
-    of_profile = by_profile.get(str(given["profile"]).partition("+")[0], {})
-    return _check_and_name(chapter, base | of_profile | changed, entries)
+    values = {name: namespace[name] for name in names if name in namespace}
+    changed = {n: value for n, value in values.items() if n in injected or value != base.get(n)}
+    profile = by_profile.get(str(values["profile"]).partition("+")[0], {})
+    return _check_and_name(chapter, base | profile | changed, entries)
 
 
 def _check_and_name(chapter: str, values: Values, entries: Entries) -> dict[str, Any]:
-    """Check the parameters of a run, and name it by its profile and what differs from that."""
+    """Check the parameters of a run, and name it by its profile and its changed parameters."""
     values = resolve_paths(dict(values))
     checks.check(chapter, values, entries)
     by_profile, name = profiles(chapter), check_run_name(values["profile"])
@@ -158,11 +154,11 @@ def _check_and_name(chapter: str, values: Values, entries: Entries) -> dict[str,
 
 
 def notice(chapter: str, values: Values) -> str:
-    """Say on the page of a run that it is of no profile, and what differs; else nothing.
+    """Return the notice on the page of a run that is of no profile; "" for a profile.
 
     Args:
-        chapter: its name.
-        values: its parameters, from `resolve` or `notebook_parameters`.
+        chapter: the name of the chapter.
+        values: the parameters, from `resolve` or `notebook_parameters`.
     """
     name = values["profile"]
     if name in profiles(chapter):
@@ -185,12 +181,12 @@ def plan_of(chapter: str, values: Values) -> Any:
 
 
 def units_of(chapter: str, values: Values) -> list[Any]:
-    """Return the units of a run; a page that has no module in `suite.papers` has none."""
+    """Return the units of a run; a page without a module in `suite.papers` has none."""
     return list(plan_of(chapter, values).units()) if _has_module(chapter) else []
 
 
 def paper(chapter: str) -> Any:
-    """Return the module in `suite.papers` of a chapter, or None where there is none."""
+    """Return the module of a chapter in `suite.papers`, or None."""
     return importlib.import_module(f"suite.papers.{chapter}") if _has_module(chapter) else None
 
 
@@ -200,26 +196,26 @@ def _has_module(chapter: str) -> bool:
 
 
 def all_parameters(chapter: str, values: Values) -> dict[str, Any]:
-    """Return the parameters of a run: `values`, the others as in `BASE` or in the notebook."""
+    """Return the parameters of a run: `values`, then `BASE`, then the notebook."""
     defaults = {name: entry.default for name, entry in parameters(chapter).items()}
     return defaults | profiles(chapter).get(BASE, {}) | dict(values)
 
 
 def run(chapter: str, values: Values, *, bar: bool = True) -> Path:
-    """Execute a chapter; its page is there afterwards if and only if every cell ran.
+    """Execute a chapter; its page exists afterwards if and only if every cell ran.
 
     Args:
-        chapter: its name.
+        chapter: the name of the chapter.
         values: parameters, from `resolve`.
-        bar: show on the terminal what the chapter says of its progress.
+        bar: show the progress of the chapter on the terminal.
 
     Returns:
         The executed notebook.
 
     Raises:
-        UsageError: the chapter refuses its parameters or data are missing.
-        RunFailed: a cell failed; the message has the cell, the error, and where the partial
-            notebook lies.
+        UsageError: the chapter refuses its parameters, or data are missing.
+        RunFailed: a cell failed; the message has the cell, the error, and the path of the partial
+            notebook.
     """
     page = executed_folder() / f"{chapter}.ipynb"
     partial = page.parent / "partial" / page.name
@@ -246,13 +242,13 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
 
     from suite.notebooks.kernels import Kernels
 
-    # A fork of a process that has loaded much is safe on Linux alone.
+    # Forking a large process is safe on Linux alone.
     options: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False}
-    # A kernel is interrupted when it ends, of which it would tell as of an error.
+    # Papermill interrupts a kernel at its end, which the kernel would log as an error.
     options |= {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
     options |= {"shutdown_kernel": "immediate"}
     options |= {"kernel_manager_class": Kernels} if sys.platform == "linux" else {}
-    # It warns of each parameter that is not in the cell; `checks` knows all.
+    # It warns about parameters outside the cell, which `checks` has checked.
     logging.getLogger("papermill").setLevel(logging.ERROR)
     for attempt in range(1, START_ATTEMPTS + 1):
         partial.unlink(missing_ok=True)
@@ -265,21 +261,21 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
             why = f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
             why += f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}"
             raise RunFailed(why) from error
-        except RuntimeError as error:  # the kernel died; before any cell ran, it could not start
+        except RuntimeError as error:  # the kernel died; if no cell ran, it could not start
             if attempt == START_ATTEMPTS or any(_list_executed(partial)):
                 raise RunFailed(f"{notebook.stem}: {error}") from error
 
 
 def _list_executed(partial: Path) -> list[bool]:
-    """Return for each code cell whether it ran."""
+    """Return whether each code cell ran."""
     import nbformat
 
     cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
     return [bool(c.execution_count) for c in cells if c.cell_type == "code" and c.source.strip()]
 
 
-def _finish(chapter: str, partial: Path, told: str) -> None:
-    """Check that every cell ran, take out what differs from run to run, and put a notice first."""
+def _finish(chapter: str, partial: Path, notice: str) -> None:
+    """Check that every cell ran, remove what differs between runs, and put a notice first."""
     import nbformat
 
     if not all(_list_executed(partial)):
@@ -292,17 +288,17 @@ def _finish(chapter: str, partial: Path, told: str) -> None:
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.metadata["tags"].append("remove-cell")
         if cell.cell_type == "code":
-            shown = filter(_strip_progress, cell.outputs)
-            cell.outputs = [o for o in shown if o.get("data", {}).get("text/markdown") != told]
-    if told:
+            outputs = filter(_strip_progress, cell.outputs)
+            cell.outputs = [o for o in outputs if o.get("data", {}).get("text/markdown") != notice]
+    if notice:
         heading, _, rest = notebook.cells[0].source.partition("\n")
-        notebook.cells[0].source = f"{heading}\n\n{told}\n{rest}"
+        notebook.cells[0].source = f"{heading}\n\n{notice}\n{rest}"
     notebook.metadata.pop("papermill", None)
     nbformat.write(notebook, partial)
 
 
 def _strip_progress(output: Any) -> bool:
-    """Remove progress bars, which begin with a carriage return; return whether text is left."""
+    """Remove progress bars, which begin with a carriage return; return whether text remains."""
     if output.get("name") != "stderr":
         return True
     output.text = re.sub(r"\r[^\r\n]*", "", output.text)

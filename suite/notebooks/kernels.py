@@ -1,4 +1,4 @@
-"""Kernels that are forked from one process, which has imported what chapters need, once for all."""
+"""Kernels that are forked from one process, which has imported the modules of chapters."""
 
 import multiprocessing
 import os
@@ -14,8 +14,8 @@ PRELOADED = "suite.chapter torchvision suite.notebooks.kernels suite.store.prelo
 
 
 def _run_kernel(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """Be a kernel; it ends with the process that has asked for it."""
-    os.setsid()  # signals reach what the kernel starts, too
+    """Run a kernel, which ends with the process that started it."""
+    os.setsid()  # signals reach the children of the kernel too
     os.chdir(folder)
     os.environ |= environment
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -28,30 +28,30 @@ def _end_with_parent() -> None:
 
 
 class _Process(multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]
-    """A forked kernel, with what `subprocess.Popen` has, too."""
+    """A forked kernel, with the interface of `subprocess.Popen`."""
 
     stdin = stdout = stderr = None
 
     def poll(self) -> Any:
-        """Return the exit code, None while it runs."""
+        """Return the exit code, or None while the kernel runs."""
         return self.exitcode
 
     def wait(self) -> Any:
-        """Wait for its end and return the exit code."""
+        """Wait for the end and return the exit code."""
         self.join()
         return self.exitcode
 
 
 class _Forked(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
-        # Read when matplotlib is imported, which is before there is a kernel.
+        # Matplotlib reads it at its import, before there is a kernel.
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
         folder = str(options.get("cwd") or Path.cwd())
         arguments = cmd[cmd.index("-f") :], dict(options["env"]), folder
         self.process = process = _Process(target=_run_kernel, args=arguments)
         process.start()
-        self.pid = self.pgid = process.pid  # of a group of its own, to which signals go
+        self.pid = self.pgid = process.pid  # its own process group, which gets the signals
         return self.connection_info
 
 

@@ -1,4 +1,4 @@
-"""What the page "Differentiating a gradient" shows of the kept measurements."""
+"""The tables of the kept benchmarks."""
 
 import json
 import re
@@ -86,8 +86,8 @@ def test_formulas_leave_other_functions_unchanged():
 
 
 def about(**changes):
-    same = {"device": "a CPU", "threads": 2, "system": "Linux", "versions": {"torch": "2.15.0"}}
-    return same | {"date": "2026-02-02", "load_average": "0.1 and 0.2"} | changes
+    machine = {"device": "a CPU", "threads": 2, "system": "Linux", "versions": {"torch": "2.15.0"}}
+    return machine | {"date": "2026-02-02", "load_average": "0.1 and 0.2"} | changes
 
 
 def test_merge_replaces_one_benchmark(tmp_path):
@@ -112,10 +112,10 @@ def test_density_forms():
         row("MLP, 100 classes: gradients of all logits over the plain step", 40.2),
     ]
     forms = tables.density_forms({"rows": rows}).set_index("network").T.to_dict()
-    of_all = "gradients of all logits"
+    every = "gradients of all logits"
     assert [*forms.items()] == [
-        ("MLP, BlockMNIST", {"naive": "2.5", "efficient": "2.25", of_all: "–"}),
-        ("MLP, 100 classes", {"naive": "–", "efficient": "2", of_all: "40.2"}),
+        ("MLP, BlockMNIST", {"naive": "2.5", "efficient": "2.25", every: "–"}),
+        ("MLP, 100 classes", {"naive": "–", "efficient": "2", every: "40.2"}),
     ]
     with pytest.raises(ValueError, match="expected marginal density; run 'make bench'"):
         tables.density_forms({"rows": []})
@@ -128,6 +128,6 @@ def test_statement_on_cuda_was_measured():
     outcome = tables.summary(tables.steps(results))
     assert (outcome.estimate, outcome.n, outcome.word) == (4, 5, "slower")
     assert DEFAULT["cuda"] == "stock"
-    said = "on an H200 stock autograd was the faster one for four of five networks."
+    statement = "on an H200 stock autograd was the faster one for four of five networks."
     for page in ("README.md", "book/use_in_your_training.md"):
-        assert said in (ROOT / page).read_text()
+        assert statement in (ROOT / page).read_text()

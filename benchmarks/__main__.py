@@ -5,6 +5,7 @@ The long benchmark of architectures has its own table, in `architectures.json`.
 
 import argparse
 import datetime
+import importlib
 import importlib.metadata
 import json
 import os
@@ -15,45 +16,14 @@ from typing import Any
 
 import torch
 
-from benchmarks import (
-    architectures,
-    captured_step,
-    input_hessian,
-    memory,
-    penalties,
-    saliency_metrics,
-    side_by_side,
-    start_up,
-    stored_units,
-    top_gap,
-    training_step,
-)
+from benchmarks import architectures
 from benchmarks.timing import Row
 
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS = {
-    "training_step": training_step.run,
-    "captured_step": captured_step.run,
-    "saliency_metrics": saliency_metrics.run,
-    "penalties": penalties.run,
-    "side_by_side": side_by_side.run,
-    "input_hessian": input_hessian.run,
-    "top_gap": top_gap.run,
-    "memory": memory.run,
-    "start_up": start_up.run,
-    "stored_units": stored_units.run,
-}
-
-
-ON_CUDA = (
-    "training_step",
-    "captured_step",
-    "penalties",
-    "side_by_side",
-    "saliency_metrics",
-    "input_hessian",
-    "top_gap",
-)
+# Modules with a function `run`.
+BENCHMARKS = "training_step captured_step saliency_metrics penalties side_by_side".split()
+BENCHMARKS += ["input_hessian", "top_gap"]
+ON_CPU_ONLY = ["memory", "start_up", "stored_units"]
 
 
 def main() -> None:
@@ -62,7 +32,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repeats; writes no file")
     parser.add_argument(
         "--only",
-        choices=[*BENCHMARKS, "architectures"],
+        choices=[*BENCHMARKS, *ON_CPU_ONLY, "architectures"],
         help="one benchmark: its rows replace those in the file",
     )
     parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; default: its own")
@@ -79,19 +49,17 @@ def main() -> None:
 
 
 def _on_every_device(options: argparse.Namespace) -> None:
-    names = [options.only] if options.only else list(BENCHMARKS)
-    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    for name in devices:
+    for device in ["cpu"] + (["cuda"] if torch.cuda.is_available() else []):
+        names = BENCHMARKS + (ON_CPU_ONLY if device == "cpu" else [])
+        names = [name for name in names if options.only in (None, name)]
         load = os.getloadavg()[0]
-        rows = [row.as_json() for row in _run(names, torch.device(name), quick=options.quick)]
-        about = _circumstances(name, load)
+        rows = [row.as_json() for row in _run(names, torch.device(device), quick=options.quick)]
+        about = _circumstances(device, load)
+        contents = {**about, "rows": add_dates(about, rows)}
+        if options.only:
+            contents = merge(RESULTS / f"{device}.json", about, rows)
         if not options.quick:
-            _write(
-                name,
-                merge(RESULTS / f"{name}.json", about, rows)
-                if options.only
-                else {**about, "rows": add_dates(about, rows)},
-            )
+            _write(device, contents)
 
 
 def add_dates(about: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -116,23 +84,17 @@ def merge(file: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> dict
     new = {row["benchmark"] for row in rows}
     others = [row for row in before["rows"] if row["benchmark"] not in new]
     older = [row if "date" in row else add_dates(before, [row])[0] for row in others]
-    order = {
-        title: n for n, title in enumerate(dict.fromkeys(r["benchmark"] for r in before["rows"]))
-    }
-    together = [*add_dates(about, rows), *older]
-    together.sort(key=lambda row: order.get(row["benchmark"], len(order)))
-    return {**about, "rows": together}
+    order = [row["benchmark"] for row in (*before["rows"], *rows)]
+    merged = [*add_dates(about, rows), *older]
+    return {**about, "rows": sorted(merged, key=lambda row: order.index(row["benchmark"]))}
 
 
 def _run(names: Sequence[str], device: torch.device, *, quick: bool) -> list[Row]:
     rows = []
     for name in names:
-        if device.type == "cuda" and name not in ON_CUDA:
-            continue
-        new = BENCHMARKS[name](device, quick=quick)
-        for row in new:
+        for row in importlib.import_module(f"benchmarks.{name}").run(device, quick=quick):
             print(line(row), flush=True)
-        rows += new
+            rows.append(row)
     return rows
 
 

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,21 +33,9 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
         for side in (16, 64) if quick else (16, 32, 64, 128):
             added, largest = in_process(__name__, metric, str(side)).split()
             case = f"{metric}, {side} x {side} pixels"
-            rows += [
-                Row(
-                    benchmark="memory",
-                    case=f"{case}: peak above start",
-                    value=float(added),
-                    unit="MiB",
-                ),
-                Row(
-                    benchmark="memory",
-                    case=f"{case}: largest batch",
-                    value=int(largest) / 1024,
-                    unit="KiB",
-                    at_most=metrics.chunks.CHUNK_BYTES / 1024,
-                ),
-            ]
+            goal, batch = metrics.chunks.CHUNK_BYTES / 1024, int(largest) / 1024
+            rows.append(Row("memory", f"{case}: peak above start", float(added), "MiB"))
+            rows.append(Row("memory", f"{case}: largest batch", batch, "KiB", at_most=goal))
     return [*rows, *(row for network in CASES for row in _of_steps(network))]
 
 
@@ -53,12 +43,7 @@ def _of_steps(network: str) -> list[Row]:
     title = f"{network}, batch {CASES[network].batch}"
     used = {way: float(in_process(__name__, "step", network, way)) for way in STEPS}
     rows = [
-        Row(
-            benchmark="memory",
-            case=f"{title}: {words}, peak above start",
-            value=used[way],
-            unit="MiB",
-        )
+        Row("memory", f"{title}: {words}, peak above start", used[way], "MiB")
         for way, words in STEPS.items()
     ]
     ratios = {
@@ -66,7 +51,7 @@ def _of_steps(network: str) -> list[Row]:
         "landscape penalty / plain step": (used["fast landscape"] / used["channels-last"], None),
     }
     return rows + [
-        Row(benchmark="memory", case=f"{title}: {words}", value=ratio, unit="x", at_most=goal)
+        Row("memory", f"{title}: {words}", ratio, "x", at_most=goal)
         for words, (ratio, goal) in ratios.items()
     ]
 
@@ -95,9 +80,8 @@ def measure(metric: str, side: int) -> tuple[float, int]:
 
     The number of the network's parameters does not depend on the size of the images.
     """
-    network = build_network(
-        "resnet", (1, side, side), 10, options={"width": 4, "blocks": (1, 1)}, seed=0
-    )
+    options = {"width": 4, "blocks": (1, 1)}
+    network = build_network("resnet", (1, side, side), 10, options=options, seed=0)
     model = _Recorder(network).eval()
     images = torch.rand(2, 1, side, side, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1])
@@ -106,13 +90,8 @@ def measure(metric: str, side: int) -> tuple[float, int]:
     if metric == "faithfulness":
         metrics.pixel_effects(model, images, labels)
     else:
-        metrics.local_lipschitz_estimate(
-            lambda x, class_index: logit_gradient(model, x, class_index),
-            images,
-            labels,
-            generator=torch.Generator().manual_seed(0),
-            n_samples=600,
-        )
+        noise: dict[str, Any] = {"generator": torch.Generator().manual_seed(0), "n_samples": 600}
+        metrics.local_lipschitz_estimate(partial(logit_gradient, model), images, labels, **noise)
     return peak() - before, model.largest
 
 

@@ -63,13 +63,8 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
     for label in [*SETTINGS, LOGSUMEXP, "SoftPlus", "Group DRO"]:
         values = ratios(seconds[label], seconds["plain"])
         yield median_row("penalties", f"{name}: {label} / plain", values, "x")
-    yield median_row(
-        "penalties",
-        f"{name}: {DENSITY} / {DOUBLE}",
-        ratios(seconds[DENSITY], seconds[DOUBLE]),
-        "x",
-        at_most=DENSITY_GOAL,
-    )
+    values, case = ratios(seconds[DENSITY], seconds[DOUBLE]), f"{name}: {DENSITY} / {DOUBLE}"
+    yield median_row("penalties", case, values, "x", at_most=DENSITY_GOAL)
 
 
 def _step(batch: Batch, model: torch.nn.Module, penalty: str, settings: dict[str, Any]) -> None:
@@ -84,8 +79,8 @@ def _logsumexp_step(batch: Batch, model: torch.nn.Module) -> None:
     x = batch.inputs()
     logits = model(x)
     gradient = input_gradient(logits.logsumexp(1), x, create_graph=True)
-    loss = F.cross_entropy(logits, batch.labels) + gradient.flatten(1).norm(dim=1).mean()
-    batch.backward(loss)
+    penalty = gradient.flatten(1).norm(dim=1).mean()
+    batch.backward(F.cross_entropy(logits, batch.labels) + penalty)
 
 
 def _of_classes(n: int, device: torch.device, rounds: int) -> Iterator[Row]:

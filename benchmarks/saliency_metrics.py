@@ -55,16 +55,14 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     """Time each metric here and in Quantus, in turns."""
     n_images, n_samples, rounds = (16, 20, 1) if quick else (128, 200, 3)
     subject = subject_of(device, n_images, n_samples)
-    ours, theirs = _ours(subject), _by_quantus(subject)
+    computed, by_quantus = _by_reglib(subject), _by_quantus(subject)
     title = "metrics against Quantus"
     rows = []
     for name, goal in GOALS.items():
         brief = name == "entropy"  # more rounds of microseconds cost nothing
-        seconds = time_in_turns(
-            {"reglib": ours[name], "Quantus": theirs[name]},
-            rounds=50 if brief else rounds,
-            warm_up=int(brief),
-        )
+        functions = {"reglib": computed[name], "Quantus": by_quantus[name]}
+        repeats = {"rounds": 50 if brief else rounds, "warm_up": int(brief)}
+        seconds = time_in_turns(functions, **repeats)
         for library, values in seconds.items():
             label = f"{name}, {n_images} images: {library}"
             rows.append(median_row(title, label, [1000 * s for s in values], "ms"))
@@ -85,19 +83,17 @@ def subject_of(device: torch.device, n_images: int, n_samples: int) -> Subject:
     return Subject(network, images, labels, maps, n_samples)
 
 
-def _ours(subject: Subject) -> dict[str, Callable[[], Tensor]]:
+def _by_reglib(subject: Subject) -> dict[str, Callable[[], Tensor]]:
     network, images, labels, maps, n_samples = subject
 
     def faithfulness(perturb: Callable[[Tensor], Tensor]) -> Tensor:
-        effects = metrics.pixel_effects(
-            fast_double_backward(network), images, labels, perturb=perturb
-        )
+        model = fast_double_backward(network)
+        effects = metrics.pixel_effects(model, images, labels, perturb=perturb)
         return metrics.faithfulness_estimate(maps, effects)
 
     def noisy(metric: Callable[..., Tensor]) -> Tensor:
-        return metric(
-            subject.explain, images, labels, generator=subject.generator(), n_samples=n_samples
-        )
+        noise = {"generator": subject.generator(), "n_samples": n_samples}
+        return metric(subject.explain, images, labels, **noise)
 
     def black(x: Tensor) -> Tensor:
         return x.amin((1, 2, 3), keepdim=True).expand_as(x)
@@ -117,40 +113,25 @@ def _by_quantus(subject: Subject) -> dict[str, Callable[[], object]]:
     device = subject.images.device
     network.to(device)
     images, maps = (tensor.cpu().contiguous().numpy() for tensor in (subject.images, subject.maps))
-    arguments = {
-        "model": network,
-        "x_batch": images,
-        "y_batch": subject.labels.cpu().numpy(),
-        "channel_first": True,
-        "device": device.type,
-    }
+    arguments = {"model": network, "x_batch": images, "y_batch": subject.labels.cpu().numpy()}
+    arguments |= {"channel_first": True, "device": device.type}
 
     def explain(model: nn.Module, inputs: Any, targets: Any, **kwargs: Any) -> np.ndarray:
         tensors = (torch.as_tensor(array, device=device) for array in (inputs, targets))
         return logit_gradient(model, *tensors).cpu().numpy()
 
-    faithfulness = {
-        "mirrored": quantus.FaithfulnessEstimate(perturb_func=_mirror, **QUIET),
-        "black": quantus.FaithfulnessEstimate(perturb_baseline="black", **QUIET),
-    }
+    mirrored = quantus.FaithfulnessEstimate(perturb_func=_mirror, **QUIET)
+    black = quantus.FaithfulnessEstimate(perturb_baseline="black", **QUIET)
     distance = quantus.functions.similarity_func.distance_euclidean
-    lipschitz = quantus.LocalLipschitzEstimate(
-        nr_samples=subject.n_samples,
-        perturb_std=0.1,
-        norm_numerator=distance,
-        norm_denominator=distance,
-        **QUIET,
-    )
+    norms = {"norm_numerator": distance, "norm_denominator": distance}
+    noise = {"nr_samples": subject.n_samples, "perturb_std": 0.1}
+    lipschitz = quantus.LocalLipschitzEstimate(**noise, **norms, **QUIET)
     sensitivity = quantus.MaxSensitivity(nr_samples=subject.n_samples, lower_bound=0.2, **QUIET)
     entropy = quantus.Complexity(**QUIET)
     with_maps = {**arguments, "a_batch": maps}
     return {
-        "Faithfulness Estimate, mirrored pixels": lambda: faithfulness["mirrored"](
-            **with_maps, softmax=True
-        ),
-        "Faithfulness Estimate, black pixels": lambda: faithfulness["black"](
-            **with_maps, softmax=True
-        ),
+        "Faithfulness Estimate, mirrored pixels": lambda: mirrored(**with_maps, softmax=True),
+        "Faithfulness Estimate, black pixels": lambda: black(**with_maps, softmax=True),
         "local Lipschitz estimate": lambda: lipschitz(**arguments, explain_func=explain),
         "max-sensitivity": lambda: sensitivity(**arguments, explain_func=explain),
         "entropy": lambda: entropy(**with_maps),
@@ -159,7 +140,7 @@ def _by_quantus(subject: Subject) -> dict[str, Callable[[], object]]:
 
 def _mirror(arr: np.ndarray, indices: np.ndarray, **kwargs: Any) -> np.ndarray:
     """Replace the pixels `indices` (B, 1) of `arr` (B, pixels) as the paper does."""
+    ends = arr.min(1, keepdims=True) + arr.max(1, keepdims=True)
     changed = arr.copy()
-    rows = np.arange(len(arr))[:, None]
-    changed[rows, indices] = arr.min(1)[:, None] + arr.max(1)[:, None] - arr[rows, indices]
+    np.put_along_axis(changed, indices, ends - np.take_along_axis(arr, indices, 1), 1)
     return changed

@@ -21,10 +21,7 @@ from suite.papers import side_by_side as chapter
 from suite.training import penalties
 from suite.units import Training
 
-PROFILE = "workstation"
-
-
-TITLE = "side by side"
+PROFILE, TITLE = "workstation", "side by side"
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
@@ -36,7 +33,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     for method in _methods(tuned) if sys.platform == "linux" and device.type == "cpu" else ():
         added = float(in_process(__name__, method))
         case = f"{FINE_TUNED}{method}{PEAK}"
-        rows.append(Row(benchmark=TITLE, case=case, value=added, unit="MiB"))
+        rows.append(Row(TITLE, case, added, "MiB"))
     return rows
 
 
@@ -107,9 +104,8 @@ def step_of(
 def measure(method: str) -> float:
     """Return the memory that a step of fine-tuning adds to the peak, in MiB."""
     before = reset_peak()
-    step = _step(
-        next(p for p in _panels() if chapter.is_fine_tuned(p)), method, torch.device("cpu")
-    )
+    tuned = next(p for p in _panels() if chapter.is_fine_tuned(p))
+    step = _step(tuned, method, torch.device("cpu"))
     for _ in range(3):
         step()
     return peak() - before

@@ -28,9 +28,7 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
 
 
 def _import_after_torch(module: str) -> float:
-    program = (
-        "import time, torch; start = time.perf_counter(); "
-        f"import {module}; print(time.perf_counter() - start)"
-    )
+    program = "import time, torch; start = time.perf_counter(); "
+    program += f"import {module}; print(time.perf_counter() - start)"
     command = [sys.executable, "-c", program]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

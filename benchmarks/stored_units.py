@@ -11,19 +11,14 @@ from suite.data import load_data
 from suite.runs import Record, Store, compute
 from suite.units import Measurement, Training, identity, key
 
-METRICS: tuple[dict[str, Any], ...] = (
-    {"metric": "accuracy"},
-    {"metric": "entropy", "settings": {"saliency": "logit_gradient", "n_images": 128}},
-    {"metric": "entropy", "settings": {"saliency": "deeplift", "n_images": 128}},
-    {
-        "metric": "faithfulness_estimate",
-        "settings": {"saliency": "logit_gradient", "n_images": 128},
-    },
-    {
-        "metric": "max_sensitivity",
-        "settings": {"saliency": "logit_gradient", "n_images": 128, "n_samples": 200},
-    },
-)
+GRADIENT = {"saliency": "logit_gradient", "n_images": 128}
+METRICS: list[tuple[str, dict[str, Any]]] = [
+    ("accuracy", {}),
+    ("entropy", GRADIENT),
+    ("entropy", {"saliency": "deeplift", "n_images": 128}),
+    ("faithfulness_estimate", GRADIENT),
+    ("max_sensitivity", {**GRADIENT, "n_samples": 200}),
+]
 
 
 def run(device: torch.device, *, quick: bool) -> list[Row]:
@@ -43,24 +38,14 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
 
 
 def _row(case: str, value: float, unit: str, at_most: float | None = None) -> Row:
-    return Row(benchmark="stored units", case=case, value=value, unit=unit, at_most=at_most)
+    return Row("stored units", case, value, unit, at_most=at_most)
 
 
 def _units(count: int) -> list[Measurement]:
-    trainings = [
-        Training(
-            data="mnist5k",
-            network="lenet5",
-            epochs=10,
-            learning_rate=1e-3,
-            seed=seed,
-            penalties={"input_gradient": {"strength": 0.5}},
-        )
-        for seed in range(count // len(METRICS))
-    ]
-    return [
-        Measurement(training=training, **metric) for training in trainings for metric in METRICS
-    ]
+    fields: dict[str, Any] = {"data": "mnist5k", "network": "lenet5", "epochs": 10}
+    fields |= {"learning_rate": 1e-3, "penalties": {"input_gradient": {"strength": 0.5}}}
+    trainings = [Training(**fields, seed=seed) for seed in range(count // len(METRICS))]
+    return [Measurement(training=t, metric=m, settings=s) for t in trainings for m, s in METRICS]
 
 
 def _write(units: Sequence[Measurement], store: Store) -> None:

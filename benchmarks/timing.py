@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """A number that was measured, with its quartiles where it is a median, and its goal.
 
@@ -20,6 +20,7 @@ class Row:
     case: str
     value: float
     unit: str
+    _: KW_ONLY
     quartiles: tuple[float, float] | None = None
     at_least: float | None = None
     at_most: float | None = None
@@ -60,15 +61,8 @@ def median_row(
     benchmark: str, case: str, values: Sequence[float], unit: str, **goal: float | None
 ) -> Row:
     """Make a row of the median and the quartiles of several measurements."""
-    low, middle, high = np.percentile(values, [25, 50, 75])
-    return Row(
-        benchmark=benchmark,
-        case=case,
-        value=float(middle),
-        unit=unit,
-        quartiles=(float(low), float(high)),
-        **goal,
-    )
+    low, middle, high = np.percentile(values, [25, 50, 75]).tolist()
+    return Row(benchmark, case, middle, unit, quartiles=(low, high), **goal)
 
 
 def time_in_turns(
@@ -87,9 +81,9 @@ def time_in_turns(
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for index in range(warm_up + rounds):
         for name, function in functions.items():
-            taken = seconds_of(function)
+            duration = seconds_of(function)
             if index >= warm_up:
-                seconds[name].append(taken)
+                seconds[name].append(duration)
     return seconds
 
 

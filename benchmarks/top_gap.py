@@ -65,19 +65,11 @@ def _pooling(shape: tuple[int, int, int, int], device: torch.device, rounds: int
     )
     case, base = f"{list(shape)}, k = {k}", seconds.pop("average")
     goal = {"at_most": POOLING_GOAL} if device.type == "cpu" and shape[-1] == 56 else {}
-    rows = [
-        median_row(TITLE, f"{case}: average pooling", [1000 * s for s in base], "ms"),
-        *(
-            median_row(
-                TITLE,
-                f"{case}: {name} / average pooling",
-                ratios(values, base),
-                "x",
-                **(goal if name == "Top-GAP and L1" else {}),
-            )
-            for name, values in seconds.items()
-        ),
-    ]
+    rows = [median_row(TITLE, f"{case}: average pooling", [1000 * s for s in base], "ms")]
+    for name, values in seconds.items():
+        limit = goal if name == "Top-GAP and L1" else {}
+        words = f"{case}: {name} / average pooling"
+        rows.append(median_row(TITLE, words, ratios(values, base), "x", **limit))
     return rows if device.type == "cpu" else [*rows, _against_reading(maps.detach(), k, rounds)]
 
 
@@ -92,11 +84,11 @@ def _against_reading(maps: Tensor, k: int, rounds: int) -> Row:
 
 def _small(device: torch.device) -> dict[str, nn.Module]:
     options = {"k": 64, "width": 64, "backbone_options": BACKBONE}
-    made = {
+    networks = {
         "backbone": build_network("resnet", (3, 32, 32), 10, options=BACKBONE, seed=0),
         "Top-GAP": build_network("top_gap", (3, 32, 32), 10, options=options, seed=0),
     }
-    return _lay_out(made, device)
+    return _lay_out(networks, device)
 
 
 def _of_paper(device: torch.device) -> dict[str, nn.Module]:
@@ -133,10 +125,10 @@ def _step(
 
     def step(network: nn.Module) -> Callable[[], None]:
         def call() -> None:
-            taken = forward(network, images, labels, generator)
-            loss = F.cross_entropy(taken.logits, labels)
-            if taken.class_maps is not None:
-                loss = loss + PENALTIES["class_map_l1"](taken).mean()
+            outputs = forward(network, images, labels, generator)
+            loss = F.cross_entropy(outputs.logits, labels)
+            if outputs.class_maps is not None:
+                loss = loss + PENALTIES["class_map_l1"](outputs).mean()
             torch.autograd.backward(loss, inputs=list(network.parameters()))
 
         return call
@@ -151,19 +143,17 @@ def _attacks(device: torch.device, rounds: int) -> list[Row]:
     images = torch.rand(64, 3, 32, 32, device=device)
     labels = torch.randint(10, (64,), device=device)
     foolbox: Any = importlib.import_module("foolbox")
-    foreign = foolbox.PyTorchModel(network, bounds=(0, 1), device=device)
+    by_foolbox = foolbox.PyTorchModel(network, bounds=(0, 1), device=device)
     attack = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=20)
     generator = torch.Generator(device)
-    seconds = time_in_turns(
-        {
-            "ours": lambda: pgd(network, images, epsilon=8 / 255, steps=20, generator=generator),
-            "Foolbox": lambda: attack(foreign, images, labels, epsilons=8 / 255),
-        },
-        rounds=rounds,
-    )
+    functions = {
+        "suite": lambda: pgd(network, images, epsilon=8 / 255, steps=20, generator=generator),
+        "Foolbox": lambda: attack(by_foolbox, images, labels, epsilons=8 / 255),
+    }
+    seconds = time_in_turns(functions, rounds=rounds)
     case = "PGD, 20 steps, 64 images of 32 x 32"
-    speed = ratios(seconds["Foolbox"], seconds["ours"])
+    speed = ratios(seconds["Foolbox"], seconds["suite"])
     return [
-        median_row(TITLE, f"{case}: images", [64 / s for s in seconds["ours"]], "/s"),
+        median_row(TITLE, f"{case}: images", [64 / s for s in seconds["suite"]], "/s"),
         median_row(TITLE, f"{case}: Foolbox's loop / ours", speed, "x"),
     ]

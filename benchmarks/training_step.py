@@ -11,6 +11,7 @@ of old complaints about stock autograd.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -100,18 +101,13 @@ def _rows(name: str, device: torch.device, *, rounds: int) -> Iterator[Row]:
     yield ratio("stock", plain, "stock / plain")
     yield ratio("stock, channels-last", plain, "stock in channels-last / plain")
     yield ratio("forward-over-reverse", plain, "forward-over-reverse / plain")
-    yield ratio(
-        "fast density", "fast", "marginal density / penalised, both fast", at_most=DENSITY_GOAL
-    )
+    words = "marginal density / penalised, both fast"
+    yield ratio("fast density", "fast", words, at_most=DENSITY_GOAL)
     added = [s / LANDSCAPE_EVERY for s in seconds["fast landscape"]]
     with_landscape = [p + a for p, a in zip(seconds[last], added, strict=True)]
-    yield median_row(
-        "training step",
-        f"{title}: landscape penalty in each 10th step / plain, channels-last",
-        ratios(with_landscape, seconds[last]),
-        "x",
-        at_most=LANDSCAPE_GOAL,
-    )
+    words = f"{title}: landscape penalty in each 10th step / plain, channels-last"
+    values = ratios(with_landscape, seconds[last])
+    yield median_row("training step", words, values, "x", at_most=LANDSCAPE_GOAL)
 
 
 class Batch(NamedTuple):
@@ -210,9 +206,8 @@ def forward_over_reverse_step(batch: Batch, model: nn.Module) -> None:
     direction = torch.func.grad(loss, argnums=1)(parameters, batch.images)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, when forward mode is loaded
-        torch.func.jvp(
-            lambda x: torch.func.grad(loss)(parameters, x), (batch.images,), (direction,)
-        )
+        gradient = partial(torch.func.grad(loss), parameters)
+        torch.func.jvp(gradient, (batch.images,), (direction,))
 
 
 def _itself(network: nn.Module) -> nn.Module:

@@ -14,43 +14,30 @@ Fields = dict[str, Any]  # fields of a `suite.units.Training`, by name
 Change = Callable[[Fields, float], Fields]  # changes them, by the strength of a method
 
 
-def keep(fields: Fields, strength: float) -> Fields:
-    """Return the fields as they are."""
-    return fields
+def _add(fields: Fields, field: str, name: str, value: Any) -> Fields:
+    """Add an entry to a field that is a mapping."""
+    return fields | {field: fields.get(field, {}) | {name: value}}
 
 
 def penalty(name: str, **settings: Any) -> Change:
     """Add a penalty of `suite.training.penalties`: the strength is its coefficient."""
-
-    def change(fields: Fields, strength: float) -> Fields:
-        terms = fields.get("penalties", {}) | {name: {"strength": strength, **settings}}
-        return fields | {"penalties": terms}
-
-    return change
+    return lambda fields, size: _add(fields, "penalties", name, {"strength": size} | settings)
 
 
-def attack(parts: int, weight: float = 0.5, **settings: Any) -> Change:
-    """Train on attacked images too: the strength is the radius, which `parts` steps add up to."""
-
-    def change(fields: Fields, strength: float) -> Fields:
-        sizes = {"epsilon": strength, "step_size": strength / parts}
-        return penalty("adversarial", **sizes, **settings)(fields, weight)
-
-    return change
+def attack(parts: int, **settings: Any) -> Change:
+    """Train on attacked images, too: the strength is the radius, the sum of `parts` steps."""
+    return lambda fields, radius: penalty(
+        "adversarial", epsilon=radius, step_size=radius / parts, **settings
+    )(fields, 0.5)
 
 
 def option(name: str, value: Callable[[float], Any] = float) -> Change:
     """Set an option of the network, by default to the strength."""
-
-    def change(fields: Fields, strength: float) -> Fields:
-        options = fields.get("network_options", {}) | {name: value(strength)}
-        return fields | {"network_options": options}
-
-    return change
+    return lambda fields, strength: _add(fields, "network_options", name, value(strength))
 
 
 def set_fields(**values: Any) -> Change:
-    """Set fields, whatever the strength."""
+    """Set fields, whatever the strength; without any, change nothing."""
     return lambda fields, strength: fields | values
 
 
@@ -79,7 +66,7 @@ class Method(NamedTuple):
     name: str
     title: str
     colour: str = ""
-    apply: Change = keep
+    apply: Change = set_fields()
     short: str = ""
 
 

@@ -86,8 +86,8 @@ def test_formulas_keep_other_functions():
 
 
 def about(**changes):
-    same = {"device": "a CPU", "threads": 2, "system": "Linux", "versions": {"torch": "2.15.0"}}
-    return same | {"date": "2026-02-02", "load_average": "0.1 and 0.2"} | changes
+    machine = {"device": "a CPU", "threads": 2, "system": "Linux", "versions": {"torch": "2.15.0"}}
+    return machine | {"date": "2026-02-02", "load_average": "0.1 and 0.2"} | changes
 
 
 def test_merge_replaces_one_benchmark(tmp_path):

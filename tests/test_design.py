@@ -49,7 +49,7 @@ class TestPlan:
 
 def test_selected_tensors_hold_no_photographs():
     grey, colour = torch.ones(2, 1, 4, 4), torch.ones(2, 3, 4, 4)
-    for metric, data, images, kept in (
+    for metric, data, images, has_images in (
         ("saliency_maps", "mnist", grey, True),
         ("saliency_maps", "cifar10", colour, False),
         ("saliency_maps", "cifar10", colour[0], False),
@@ -59,10 +59,10 @@ def test_selected_tensors_hold_no_photographs():
     ):
         unit = measurement(Pretrained(data=data, network="n"), metric)
         tensors = select_tensors(SimpleNamespace(), {}, unit, {"images": images, "maps": images})
-        assert set(tensors) == {"maps"} | ({"images"} if kept else set())
+        assert set(tensors) == {"maps"} | ({"images"} if has_images else set())
 
 
-def test_grid_measures_each_spec_on_each_network():
+def test_grid_measures_specs_on_networks():
     specs = [Spec({}, "accuracy", {}), Spec({"half": 1}, "accuracy", {"half": 1})]
     items = [*grid([(network, {"on": network.data}) for network in NETWORKS], specs)]
     assert [item.unit for item in items[::2]] == [ONE, TWO]
@@ -79,6 +79,8 @@ def test_panels_override_parameters_of_the_chapter():
     for name in ("panels", "profile", "seed"):
         with pytest.raises(UsageError, match=f"unknown key of panels '{name}'"):
             panels_of({"panels": [panel | {name: 1}], "n": 3, "profile": "p"})
+    with pytest.raises(UsageError, match=r"panels, mnist: m: expected a mapping .*, got 3"):
+        panels_of({"panels": [panel | {"m": 3}], "n": 3, "m": {"a": 1}})
 
 
 def test_panels_refuse_keys_without_effect():

@@ -8,9 +8,9 @@ import torch
 from suite import notebooks
 from suite.errors import RunFailed, UsageError
 from suite.papers import high_order_saliency as paper
-from suite.papers.design import Item, image_rows, measurement, select_tensors
+from suite.papers.design import Item, image_rows, measurement
 from suite.runs import compute
-from suite.units import Pretrained, Training
+from suite.units import Training
 from tests.tiny_pretrained import UNIT, register
 
 CHAPTER = "high_order_saliency"
@@ -90,9 +90,8 @@ class TestUnits:
 
         assert set(settings()) == {None}
         assert all(margins == [10.0, 50.0] for margins in settings(margins=[10.0, 50.0]))
-        for wrong in ([10.0, 0.0], [-1.0]):
-            with pytest.raises(UsageError, match=r"parameter margins.*: expected a positive numb"):
-                notebooks.resolve("high_order_saliency", "smoke", {"margins": wrong})
+        with pytest.raises(UsageError, match=r"parameter margins.*: expected a positive number"):
+            notebooks.resolve(CHAPTER, "smoke", {"margins": [10.0, 0.0]})
         with pytest.raises(UsageError, match="parameter margins: expected 10 among them"):
             paper.groups(parameters(margins=[1.0, 100.0]))
 
@@ -106,17 +105,15 @@ class TestUnits:
 
 
 @pytest.mark.parametrize(
-    ("n_quality", "n_smooth", "kept"),
-    [(24, 12, [0, 20, 40, 60, 80, 100]), (12, 6, [0, 20, 40, 60, 80, 100])]
-    + [(6, 3, [0, 40, 80]), (6, 0, [])],
+    ("n_quality", "n_smooth", "expected"),
+    [(24, 12, range(0, 120, 20)), (12, 6, range(0, 120, 20)), (6, 3, [0, 40, 80]), (6, 0, [])],
 )
-def test_maps_are_kept_for_few_photographs(n_quality, n_smooth, kept):
+def test_maps_are_kept_for_few_photographs(n_quality, n_smooth, expected):
     by_group = paper.groups(parameters(n_images=120, n_quality=n_quality, n_smooth=n_smooth))
     for name, n in (("quality", n_quality), ("quality_of_smooth", n_smooth)):
         units = by_group[name]
         assert positions(units) == list(range(0, 120, 120 // n) if n else [])
-        assert positions([u for u in units if "keep_maps" in u.settings]) == kept
-    assert len(kept) <= paper.N_COMPARED
+        assert positions([u for u in units if "keep_maps" in u.settings]) == [*expected]
 
 
 def test_rows_of_single_images(tmp_path, monkeypatch, store, here):
@@ -125,22 +122,17 @@ def test_rows_of_single_images(tmp_path, monkeypatch, store, here):
     units = [measurement(UNIT, "high_order", first=first, **every_second) for first in (0, 4)]
     with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
         image_rows(Item(units[0]), "0" * 32, store)
-    keys = compute(units, store=store, resources=here)["key"]
-    rows = pd.concat([image_rows(Item(unit), key, store) for unit, key in zip(units, keys)])
+    settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
+    unit = measurement(UNIT, "map_quality", n_steps=8, **settings)
+    *keys, key = compute([*units, unit], store=store, resources=here)["key"]
+    rows = pd.concat([image_rows(Item(u), k, store) for u, k in zip(units, keys)])
     assert rows.image.tolist() == [0, 2, 4, 6]
-    values = [value for key in keys for value in store.read(key).values["per_image"]]
+    values = [value for k in keys for value in store.read(k).values["per_image"]]
     assert rows.value.tolist() == pytest.approx(values)
     assert set(rows["k"]) == {5}
     columns = {"confidence", "eigenvalues_1", "eigenvalues_5", "differences_3", "true_caso_2"}
     assert not columns - set(rows)
     assert not {"n_images", "first", "step"} & set(rows)
-
-
-def test_columns_are_named_by_method(tmp_path, monkeypatch, store, here):
-    register(tmp_path / "data", monkeypatch)
-    settings = {"saliencies": ["caso_dense", "loss_gradient"], "n_images": 2, "first": 3}
-    unit = measurement(UNIT, "map_quality", n_steps=8, **settings)
-    (key,) = compute([unit], store=store, resources=here)["key"]
     rows = image_rows(Item(unit, {"group": "quality"}), key, store)
     assert set(rows["group"]) == {"quality"}
     assert rows.image.tolist() == [3, 4]
@@ -166,12 +158,10 @@ def test_distance_bound_is_tight():
     assert paper.distance_bound(0.0, margin) == paper.distance_bound(-1.0, margin) == 0
 
 
-def test_kept_maps_are_shrunk_without_photographs():
+def test_drawn_maps_are_shrunk():
     maps = torch.arange(2 * 192 * 192).view(2, 192, 192).remainder(251).byte()
-    tensors = {"maps": maps, "image": maps[:1].expand(3, -1, -1), "confidence": torch.ones(2)}
-    network = Pretrained(data="foolbox-imagenet", network="efficientnet_lite0")
-    kept = select_tensors(paper, {}, network, tensors)
-    assert kept.keys() == {"maps", "confidence"}
+    shrunk = paper.shrink({}, {"maps": maps, "confidence": torch.ones(2)})
+    assert torch.equal(shrunk["confidence"], torch.ones(2))
     blocks = maps.float().view(2, 96, 2, 96, 2).mean((2, 4)).round().byte()
-    assert torch.equal(kept["maps"], blocks)
-    assert torch.equal(paper.shrink({}, kept)["maps"], blocks)
+    assert torch.equal(shrunk["maps"], blocks)
+    assert torch.equal(paper.shrink({}, shrunk)["maps"], blocks)

@@ -39,7 +39,7 @@ BROKEN = [
     ("expansion", "first_order", "small_problem", small(gradient=lambda g: 1.01 * g)),
     ("expansion", "second_order", "small_problem", BENT),
     ("expansion", "smooth_caso", "caso", lambda loss, settings, **more: cafo(loss, **more)),
-    ("expansion", "terms", "smooth_grad", lambda *given, **noise: loss_gradient(*given)),
+    ("expansion", "terms", "smooth_grad", lambda *batch, **noise: loss_gradient(*batch)),
     ("groups", "cafo_optimum", "cafo", lambda loss, **more: cafo(loss)),
     ("groups", "caso_optimum slope", "small_problem", BENT),
     ("choice", "choice", "choose_lambda1", partial(choose_lambda1, start=2e-5)),
@@ -108,7 +108,7 @@ def test_rank_one_error_by_decomposition(n_classes, top):
     assert rank_one_error(n_classes, top) == pytest.approx(expected, rel=1e-6)
 
 
-def test_rank_one_error_falls_to_its_limit():
+def test_rank_one_error_has_a_limit():
     c = 20
     limit = math.sqrt((c - 2) / ((c + 2) * (c - 1)))
     assert rank_one_error(c, 1 - 1e-7) == pytest.approx(limit, rel=1e-5)

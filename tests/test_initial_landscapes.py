@@ -91,7 +91,7 @@ def test_maps_are_compared_by_correlation():
 
 
 IMPORTANCE, LINES = pilcro_equations._importance, torch.arange(1, 5).view(4, 1)
-BROKEN = {  # a wrong part for each formula, and the checks that then disagree
+BROKEN = {  # a wrong part of each formula, and the checks that then disagree
     "_routes partial": (lambda f, h: lambda w: f(h.flip(-1), w), "route order"),
     "_routes _paths": (lambda n: torch.ones(2 * n + 1), "commands multinomial normal depth"),
     "_routes _orders": (lambda n, end: n + end, "multinomial"),

@@ -22,7 +22,7 @@ def test_fields_are_those_of_a_training(method):
     assert before == FIELDS
     named = [(term.name, term.strength) for term in terms(training.penalties)]
     assert all(value == (0.5 if name == "adversarial" else 0.25) for name, value in named)
-    composed = {"none", "standard", "fgsm_at", "pgd_at"}  # and what is joined by "+"
+    composed = {"none", "standard", "fgsm_at", "pgd_at"}  # and names joined by "+"
     assert (training == Training(**FIELDS)) == (method.name in composed or "+" in method.name)
 
 

@@ -1,4 +1,4 @@
-"""The units of the chapter on importance landscapes, its rows, and what its page says of them."""
+"""The chapter on importance landscapes: its units, its rows, and statements of its page."""
 
 import itertools
 from types import SimpleNamespace
@@ -11,9 +11,9 @@ from benchmarks import tables as benchmarks
 from suite import notebooks
 from suite.evidence.results import load_results
 from suite.evidence.tables import select
-from suite.networks import build_network
 from suite.papers import pilcro
 from suite.units import Measurement, Training, identity
+from tests.untrained import n_parameters
 
 CHAPTER, CIFAR = "pilcro", pilcro.CIFAR
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}
@@ -28,36 +28,37 @@ def units(*panels, **changes):
     return pilcro.plan(PARAMETERS | {"panels": panels} | changes).units()
 
 
-def beside(found):
-    """Return the measurements that take another network too."""
-    return [unit for unit in found if "beside" in getattr(unit, "settings", {})]
+def paired(units):
+    """Return the measurements that take a second network."""
+    return [unit for unit in units if "beside" in getattr(unit, "settings", {})]
 
 
 class TestUnits:
     def test_models_and_their_seeds(self):
-        for own, seeds in (
+        for changes, expected in (
             ({}, {"": [0, 1], "landscape_target": [0, 1], "landscape_curvature": [0]}),
             ({"few": ["target 10"]}, {"": [0, 1], "landscape_target": [0]}),
             ({"seeds_of": {"target 10": [1, 5]}}, {"": [0, 1], "landscape_target": [1, 5]}),
         ):
-            found, panel = {}, PANEL | ({"models": BOTH} if own else {}) | own
+            seeds, panel = {}, PANEL | ({"models": BOTH} if changes else {}) | changes
             for training in [unit for unit in units(panel) if isinstance(unit, Training)]:
-                found.setdefault("".join(training.penalties), []).append(training.seed)
+                seeds.setdefault("".join(training.penalties), []).append(training.seed)
                 assert (training.learning_rate, training.batch_size) == (0.01, 50)
                 for settings in training.penalties.values():
                     assert settings == {"strength": 10.0, "every": 2}
-            assert found == seeds
+            assert seeds == expected
 
     def test_paired_seeds(self):
         for changes, seeds in (("seeds_of", [1, 5]), ("paired_seeds", [1])):
-            found = units(ANYWHERE | {"models": BOTH, changes: {"target 10": seeds}})
-            assert {unit.training.seed for unit in beside(found)} == {1}  # seeds that both have
+            pairs = paired(units(ANYWHERE | {"models": BOTH, changes: {"target 10": seeds}}))
+            assert {unit.training.seed for unit in pairs} == {1}  # seeds that both have
 
     def test_marked_models(self):
         slow = PANEL | {"models": BOTH, "marked": "slow", "checked": [], "early": []}
         plan = pilcro.plan(PARAMETERS | {"panels": [slow | {"learning_rate": 0.01}]})
-        assert {one.labels["model"] for one in plan} == {"none, slow", "target 10, slow"}
-        assert {one.unit.learning_rate for one in plan if isinstance(one.unit, Training)} == {0.01}
+        assert {item.labels["model"] for item in plan} == {"none, slow", "target 10, slow"}
+        trainings = [item.unit for item in plan if isinstance(item.unit, Training)]
+        assert {training.learning_rate for training in trainings} == {0.01}
 
     def test_equation_9_as_printed(self):
         printed = units(PANEL)[-1]
@@ -65,17 +66,19 @@ class TestUnits:
         assert printed.training.penalties == {"landscape_target": settings}
         assert (printed.training.seed, printed.metric) == (0, "accuracy")
 
-    def test_robustness_beside_another_network(self):
-        found = beside(units(ANYWHERE))
-        kinds = {(u.metric, u.settings.get("category"), u.settings.get("level")) for u in found}
+    def test_robustness_next_to_another_network(self):
+        measurements = paired(units(ANYWHERE))
         corrupted = itertools.product(["corruption_robustness"], ["noise", "weather"], [2, 4])
-        assert kinds == {("ablation_auc", None, None), *corrupted}
-        for unit in found:
-            both = identity(unit.training), unit.settings["beside"]
-            penalties = sorted("".join(one.get("penalties", {})) for one in both)
+        assert {
+            (unit.metric, unit.settings.get("category"), unit.settings.get("level"))
+            for unit in measurements
+        } == {("ablation_auc", None, None), *corrupted}
+        for unit in measurements:
+            pair = identity(unit.training), unit.settings["beside"]
+            penalties = sorted("".join(network.get("penalties", {})) for network in pair)
             assert penalties == ["", "landscape_target"]
-            assert both[0]["seed"] == both[1]["seed"]
-        assert not beside(units(PANEL))  # on centred digits nothing is lost
+            assert pair[0]["seed"] == pair[1]["seed"]
+        assert not paired(units(PANEL))  # on centred digits nothing is lost
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +88,12 @@ def collected():
     rows = []
     plan = pilcro.plan(parameters)
     for number, unit in enumerate(plan.units()):
-        measured = isinstance(unit, Measurement)
-        network = unit.training if measured else unit
-        metric = unit.metric if measured else "training_loss"
-        row = {"data": network.data, "network": network.network, "metric": metric}
-        row |= {"value": float(number), "key": str(number)}
+        network = getattr(unit, "training", unit)
+        row = {"data": network.data, "network": network.network, "value": float(number)}
+        row |= {"metric": getattr(unit, "metric", "training_loss"), "key": str(number)}
         if isinstance(network, Training):
             row |= {"epochs": network.epochs, "seed": network.seed}
-        rows.append(row | (dict(unit.settings) if measured else {}))
+        rows.append(row | dict(getattr(unit, "settings", {})))
     computed = pd.DataFrame(rows).assign(std=0.1, n=9, status="done")
     read = SimpleNamespace(read_tensors=lambda key: {"landscape": torch.full((2, 2), float(key))})
     rows, arrays = plan.collect(pilcro, parameters, computed, read)
@@ -102,9 +103,9 @@ def collected():
 class TestCollect:
     def test_models_and_cropping(self, collected):
         _, rows, _ = collected
-        full = rows[rows["metric"] == "cross_entropy"]
-        kinds = full.groupby(["data", "model", "penalty", "alpha"]).size()
-        assert kinds.to_dict() == {
+        rows = rows[rows["metric"] == "cross_entropy"]
+        counts = rows.groupby(["data", "model", "penalty", "alpha"]).size()
+        assert counts.to_dict() == {
             (data, model, model.split()[0], float(model.partition(" ")[2] or 0)): n
             for data in ("digits-centred", "digits-anywhere", "digits-centred-cropped")
             for model, n in {"none": 2, "target 10": 2, "curvature 10": 1}.items()
@@ -141,15 +142,14 @@ class TestCollect:
 
     def test_landscapes(self, collected):
         _, _, arrays = collected
-        found = {name for name in arrays if name.endswith("|landscape")}
-        assert {f"digits-centred|none|{seed}|landscape" for seed in (0, 1)} < found
-        assert "imagenet-samples|as it is|0|landscape" in found
+        names = {f"digits-centred|none|{seed}|landscape" for seed in (0, 1)}
+        assert names | {"imagenet-samples|as it is|0|landscape"} < arrays.keys()
         targets = {name for name in arrays if name.endswith("|target")}
         data = ("digits-centred", "digits-anywhere", "digits-centred-cropped")
         assert targets == {f"{name}|target" for name in data}
         tensors = {"landscape": torch.ones(2, 2), "curve": torch.ones(3)}
-        kept = pilcro.shrink(PARAMETERS, tensors)
-        assert [kept[name].dtype for name in tensors] == [torch.float16, torch.float32]
+        shrunk = pilcro.shrink(PARAMETERS, tensors)
+        assert [shrunk[name].dtype for name in tensors] == [torch.float16, torch.float32]
 
 
 @pytest.fixture(scope="module")
@@ -157,19 +157,19 @@ def kept():
     return load_results(CHAPTER, "workstation").frame
 
 
-class TestWhatThePageSaysWithoutAVerdict:
-    def test_parameters(self):
+class TestPage:
+    """Statements of the page that no verdict covers."""
+
+    def test_numbers_of_parameters(self):
         sizes = []
         for profile, data in (("paper", "cifar100"), ("workstation", CIFAR)):
             panels = notebooks.profiles(CHAPTER)[profile]["panels"]
             panel = next(panel for panel in panels if panel["data"] == data)
-            build = {"options": panel.get("network_options", {}), "seed": 0}
-            with torch.device("meta"):
-                network = build_network(panel["network"], (3, 32, 32), 100, **build)
-            sizes.append(sum(p.numel() for p in network.parameters()))
+            options = panel.get("network_options", {})
+            sizes.append(n_parameters(panel["network"], (3, 32, 32), **options))
         assert 280 < sizes[0] / sizes[1] < 320
 
-    def test_networks_as_they_start(self, kept):
+    def test_untrained_networks(self, kept):
         plain = kept[(kept["data"] == CIFAR) & (kept["model"] == "none")]
         trained = plain.groupby("metric")["value"].mean()
         start = kept[(kept["data"] == "initialisation") & kept["model"].notna()]
@@ -178,32 +178,32 @@ class TestWhatThePageSaysWithoutAVerdict:
         assert small["tv"]["photographs"] > 10 * trained["tv"]
         assert small["tv"]["statistics of images"] < 2 * trained["tv"]
         assert small["centre_to_rim"].max() < trained["centre_to_rim"] / 2
-        of = start.swaplevel()
-        assert of.loc["white noise"]["with_photographs"].min() > 0.95
-        assert of.loc["random biases"]["with_photographs"].min() > 0.85
-        assert of.loc["black margin"]["centre_to_rim"].isna().all()
-        assert of.loc["statistics of images"]["with_photographs"].max() < 0.35
-        assert of.loc["its paths, scaled"]["with_statistics"].min() > 0.9
-        weights = of["centre_to_rim"].unstack("model")
+        by_model = start.swaplevel()
+        assert by_model.loc["white noise"]["with_photographs"].min() > 0.95
+        assert by_model.loc["random biases"]["with_photographs"].min() > 0.85
+        assert by_model.loc["black margin"]["centre_to_rim"].isna().all()
+        assert by_model.loc["statistics of images"]["with_photographs"].max() < 0.35
+        assert by_model.loc["its paths, scaled"]["with_statistics"].min() > 0.9
+        weights = by_model["centre_to_rim"].unstack("model")
         assert (weights["statistics of images"] > weights["photographs"]).sum() == 3
 
-    def test_a_step_with_the_penalty_costs_more_on_a_gpu(self):
+    def test_penalty_costs_more_on_gpu(self):
         cpu, gpu = (benchmarks.landscape_steps(benchmarks.load(d)) for d in ("cpu", "cuda"))
         assert cpu["one in ten with it"].min() > 1
         assert cpu["one in ten with it"].max() < gpu["one in ten with it"].min()
 
-    def test_networks_fall_into_two_groups_that_are_not_the_batches(self, kept):
+    def test_two_groups_of_networks(self, kept):
         for metric in ("ablation", "corrupted_accuracy"):
             rows = select(kept, metric=metric, data=CIFAR, model="target 10")
             means = rows.groupby("seed")["value"].mean()
             assert means[:5].min() > means[5:].max()
 
-    def test_a_network_of_imagenet_looks_at_the_middle(self, kept):
+    def test_imagenet_network_favours_the_middle(self, kept):
         rows = select(kept, metric="centre_to_rim", data="imagenet-samples").set_index("model")
         names = ["its paths", "as it is", "the images"]
         assert rows.loc[names, "value"].is_monotonic_decreasing
 
-    def test_moved_digits_are_classified_right_no_more_often(self):
+    def test_accuracy_on_moved_digits_is_lower(self):
         rows = load_results(CHAPTER, "desktop").frame
         rows = select(rows, metric="accuracy_by_location", model=BOTH, data="digits-centred")
         means = rows.groupby("model")["value"].mean()
@@ -213,10 +213,10 @@ class TestWhatThePageSaysWithoutAVerdict:
 def test_parameters_of_a_panel():
     tuned = {"models": ["none", "curvature 10"], "checked": [], "warm_up": 5, "shift": 2}
     tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
-    measured = [unit for unit in units(ANYWHERE | tuned) if isinstance(unit, Measurement)]
-    settings = [(unit.metric, *unit.settings.items()) for unit in measured]
+    measurements = [unit for unit in units(ANYWHERE | tuned) if isinstance(unit, Measurement)]
+    settings = [(unit.metric, *unit.settings.items()) for unit in measurements]
     assert ("shifted_accuracy", ("pixels", 2)) in settings
     assert ("flatness", ("part", "block_tv"), ("block", 14), ("n_images", 7)) in settings
-    penalties = [unit.training.penalties for unit in measured]
+    penalties = [unit.training.penalties for unit in measurements]
     assert {"landscape_curvature": {"strength": 10.0, "warm_up": 5}} in penalties
-    assert {unit.training.epochs for unit in measured} == {3}
+    assert {unit.training.epochs for unit in measurements} == {3}

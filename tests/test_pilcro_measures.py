@@ -1,4 +1,4 @@
-"""Top-k accuracy, loss and flatness, as Table 1 of the paper has them, and its robustness."""
+"""Top-k accuracy, cross-entropy, flatness and accuracy under corruptions."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def logits_and_labels():
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_top_k_accuracy_asks_whether_fewer_than_k_logits_are_higher(k, logits_and_labels):
+def test_top_k_accuracy_counts_higher_logits(k, logits_and_labels):
     logits, labels = logits_and_labels
     higher = (logits > logits[range(60), labels][:, None]).sum(1)
     value = NETWORK.measured("top_k_accuracy", k=k, n_images=60).per_image
@@ -31,14 +31,14 @@ def test_top_k_accuracy_asks_whether_fewer_than_k_logits_are_higher(k, logits_an
         NETWORK.measured("top_k_accuracy", k=11)
 
 
-def test_cross_entropy_is_minus_the_log_probability_of_the_label(logits_and_labels):
+def test_cross_entropy_of_the_label(logits_and_labels):
     logits, labels = logits_and_labels
     expected = logits.logsumexp(1) - logits[range(60), labels]
     value = NETWORK.measured("cross_entropy", n_images=60).per_image
     torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_prediction_right():
+def test_corrupted_accuracy_averages_corruptions():
     subject, settings = NETWORK.subject(), {"n_images": 20, "level": 5}
     pixels, labels = subject.test_uint8(20)
     larger = np.pad(pixels, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")  # 32 pixels a side
@@ -59,12 +59,11 @@ def test_corrupted_accuracy_is_the_share_of_corruptions_that_leave_the_predictio
         NETWORK.measured("corrupted_accuracy", category="blurr", **settings)
 
 
-def test_what_decides_a_landscape_is_measured_like_it():
+def test_flatness_of_paths_and_target():
     paths = path_counts(NETWORK.subject().network, (1, 28, 28), squared=True)
     images = data_smoothness([load_data("mnist5k").train.images])[None]
-    expected = torch.stack([centre_to_rim(scaled_norm(one)) for one in (paths, images)])
-    settings = {"part": "centre_to_rim", "n_images": 60}
-    found = [NETWORK.measured("flatness", of=of, **settings) for of in ("paths", "target")]
-    found = torch.cat([result.per_image for result in found]).double()
-    torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
-    assert expected.min() > 1.5
+    for of, squares in (("paths", paths), ("target", images)):
+        value = NETWORK.measured("flatness", of=of, part="centre_to_rim", n_images=60).per_image
+        expected = centre_to_rim(scaled_norm(squares)).to(value)[None]
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+        assert expected > 1.5

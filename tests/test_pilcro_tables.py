@@ -1,5 +1,6 @@
 """Figures and ratios of the chapter on importance landscapes, on tables made by hand."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,13 +17,13 @@ PUBLISHED = load_published("pilcro")
 
 
 def rows(metric, model, values, **columns):
-    same = {"metric": metric, "model": model, "data": CIFAR, "status": "done", "profile": "laptop"}
-    same |= {"network": "resnet", "category": math.nan, "level": math.nan, "pair": ""} | columns
-    return [same | {"seed": seed, "value": value} for seed, value in enumerate(values)]
+    row = {"metric": metric, "model": model, "data": CIFAR, "status": "done", "profile": "laptop"}
+    row |= {"network": "resnet", "category": math.nan, "level": math.nan, "pair": ""} | columns
+    return [row | {"seed": seed, "value": value} for seed, value in enumerate(values)]
 
 
-def frame(*parts):
-    return pd.DataFrame([row for part in parts for row in part])
+def frame(*lists):
+    return pd.DataFrame(itertools.chain(*lists))
 
 
 TABLE = frame(
@@ -66,26 +67,25 @@ class TestAgainstNone:
         assert (imagenet[categories] < 1).sum() == 3  # as the record says
 
 
-class TestMeans:
-    def test_of_kinds_of_model(self):
-        found = tables.means(TABLE, CIFAR, names={"none": "plain", "target 3": "broken"})
-        row = {"data": "CIFAR-10 (JPEG)", "model": "plain", "TV": "0.233 ± 0.38"}
-        assert found.to_dict("records") == [row | {"accuracy": "0.55 ± 0.64", "n": 3}]
-        theory = {"data": "initialisation", "network": "convolutions"}
-        table = frame(rows("path_correlation", None, [0.9], **theory))
-        found = tables.means(table, *theory.values())
-        assert found[["model", "correlation"]].values.tolist() == [["convolutions", "0.9"]]
+def test_means_of_models():
+    means = tables.means(TABLE, CIFAR, names={"none": "plain", "target 3": "broken"})
+    row = {"data": "CIFAR-10 (JPEG)", "model": "plain", "TV": "0.233 ± 0.38"}
+    assert means.to_dict("records") == [row | {"accuracy": "0.55 ± 0.64", "n": 3}]
+    theory = {"data": "initialisation", "network": "convolutions"}
+    table = frame(rows("path_correlation", None, [0.9], **theory))
+    means = tables.means(table, *theory.values())
+    assert means[["model", "correlation"]].values.tolist() == [["convolutions", "0.9"]]
 
 
 class TestArrays:
-    def test_of_the_first_run_that_has_some(self):
+    def test_from_the_first_run_with_some(self):
         first = results(**{"digits__none__0__curve": [1.0], f"{CIFAR}__target": [3.0]})
         second = results(**{f"{CIFAR}__none__{n}__curve": [n] for n in (4, 5)})
         runs = [first, second, results(**{f"{CIFAR}__none__0__curve": [6.0]})]
         assert tables.maps_of(runs, "curve") == {"none": [[4.0], [5.0]]}
         assert tables.maps_of(runs, "target") == {"target": [[3.0]]}
 
-    def test_landscapes_have_their_numbers_below(self, monkeypatch):
+    def test_landscapes_above_their_numbers(self, monkeypatch):
         main, cropped = ({"data": d, "category": ""} for d in (tables.MAIN, tables.CROPPED))
         maps = {f"{tables.MAIN}__none__{n}__landscape": np.full((2, 2), n) for n in (0, 1)}
         maps[f"{tables.MAIN}__target 10__0__landscape"] = np.ones((2, 2))
@@ -107,7 +107,7 @@ class TestArrays:
         kinds = "convolutions", "convolutions with ReLU"
         arrays = {f"initialisation|{kind}|mean": mean for kind in kinds}
         arrays |= {f"initialisation|{kind}|paths": paths for kind in kinds}
-        found = tables.squared_gradients(arrays).query("data == 'convolutions'")
-        assert found["position"].tolist() == [0, 1] * 3
-        assert found["value"].tolist() == [1, 2, 3, 8, 2, 3]
-        assert found["model"].tolist() == [*["estimates"] * 4, *["from the paths"] * 2]
+        table = tables.squared_gradients(arrays).query("data == 'convolutions'")
+        assert table["position"].tolist() == [0, 1] * 3
+        assert table["value"].tolist() == [1, 2, 3, 8, 2, 3]
+        assert table["model"].tolist() == [*["estimates"] * 4, *["from the paths"] * 2]

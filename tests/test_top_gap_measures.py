@@ -1,5 +1,6 @@
 """Metrics of class maps and of robustness, as a `Measurement` asks for them."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -13,7 +14,6 @@ from suite.networks import build_network
 from suite.papers import top_gap_measures
 from suite.papers.measure import METRICS, check
 from suite.training.evaluated import EvaluatedModel
-from suite.training.loop import train
 from suite.units import Measurement, Training, identity
 
 OPTIONS = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": [1, 1]}}
@@ -33,9 +33,9 @@ def unit(**changes):
     return Training(**fields | changes)
 
 
-def subject(training=None, images=None, seed=1):
+def subject(training=None, images=None):
     u = training or unit()
-    network = build_network(u.network, (1, 16, 16), 3, options=u.network_options, seed=seed)
+    network = build_network(u.network, (1, 16, 16), 3, options=u.network_options, seed=1)
     return EvaluatedModel(network.eval(), u, images or data())
 
 
@@ -73,11 +73,8 @@ def test_class_map_metrics_in_batches():
     torch.testing.assert_close(values("mask_iou").per_image, metrics.largest_mask_iou(maps, masks))
     beyond = metrics.mask_iou_beyond_others(maps, masks, images()[1])
     torch.testing.assert_close(values("mask_iou_beyond_others").per_image, beyond, equal_nan=True)
-
-
-def test_parts_of_the_erf_distance():
     for part in ("centre", "corner", "distance"):
-        expected = metrics.erf_distance(subject().network.class_maps, images()[0], part=part)
+        expected = metrics.erf_distance(network.class_maps, images()[0], part=part)
         torch.testing.assert_close(values("erf_distance", part=part).per_image, expected)
 
 
@@ -86,44 +83,42 @@ def test_robust_accuracy_follows_the_attack():
     network, source = subject().network, torch.Generator().manual_seed(4)
     attacked = pgd(network, images()[0], epsilon=0.1, generator=source, **settings)
     expected = judge_attack(network, images()[0], attacked, images()[1])
-    ask = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
-    unchanged = values("robust_accuracy", **ask)
+    pgd_settings = {"attack": "pgd", "epsilon": 0.1, "attack_settings": settings, "seed": 4}
+    unchanged = values("robust_accuracy", **pgd_settings)
     torch.testing.assert_close(unchanged.tensors["images"], attacked)
     assert torch.equal(unchanged.per_image, expected.unchanged.double())
-    correct = values("robust_accuracy", counts="correct", **ask).per_image
-    assert torch.equal(correct, expected.correct.double())
-    assert not torch.equal(correct, unchanged.per_image)
+    correct = values("robust_accuracy", counts="correct", keep_images=False, **pgd_settings)
+    assert torch.equal(correct.per_image, expected.correct.double())
+    assert not torch.equal(correct.per_image, unchanged.per_image)
+    assert correct.tensors == {}
     assert values("robust_accuracy", attack="fgsm", epsilon=1e-6).per_image.all()
-    dropped = values("robust_accuracy", keep_images=False, **ask)
-    assert dropped.tensors == {}
-    assert torch.equal(dropped.per_image, unchanged.per_image)
 
 
 def test_scale_reveals_masked_gradients():
     sure = linear(1, scale=1e6)  # cross-entropy has no gradient in single precision
-    ask = {"attack": "pgd", "epsilon": 0.5, "n_images": N, "attack_settings": {"steps": 20}}
-    hidden = METRICS["robust_accuracy"](sure, **ask).per_image
-    scaled = METRICS["robust_accuracy"](sure, scale=1e-6, **ask).per_image
-    assert torch.equal(scaled, METRICS["robust_accuracy"](linear(1), **ask).per_image)
-    assert hidden.sum() > scaled.sum()
+    settings = {"attack": "pgd", "epsilon": 0.5, "n_images": N, "attack_settings": {"steps": 20}}
+    masked = METRICS["robust_accuracy"](sure, **settings).per_image
+    scaled = METRICS["robust_accuracy"](sure, scale=1e-6, **settings).per_image
+    assert torch.equal(scaled, METRICS["robust_accuracy"](linear(1), **settings).per_image)
+    assert masked.sum() > scaled.sum()
 
 
 def test_metrics_share_attacked_images(monkeypatch):
     attack = Mock(wraps=fgsm)
     monkeypatch.setitem(top_gap_measures.ATTACKS, "fgsm", attack)
-    network, ask = subject(), {"attack": "fgsm", "n_images": N}
+    network, settings = subject(), {"attack": "fgsm", "n_images": N}
     for counts in ("unchanged", "correct"):
-        METRICS["robust_accuracy"](network, epsilon=0.1, counts=counts, **ask)
+        METRICS["robust_accuracy"](network, epsilon=0.1, counts=counts, **settings)
     assert attack.call_count == 1
-    METRICS["robust_accuracy"](network, epsilon=0.2, **ask)
+    METRICS["robust_accuracy"](network, epsilon=0.2, **settings)
     assert attack.call_count == 2
 
 
 def test_transfer_takes_images_of_another_network():
     network, other = linear(1), linear(2)
     network.related = Mock(return_value=other)
-    ask = {"attack": "fgsm", "epsilon": 0.2, "n_images": N}
-    result = METRICS["robust_accuracy"](network, source=identity(unit(seed=2)), **ask)
+    settings = {"attack": "fgsm", "epsilon": 0.2, "n_images": N, "source": identity(unit(seed=2))}
+    result = METRICS["robust_accuracy"](network, **settings)
     network.related.assert_called_once_with(unit(seed=2))
     direct, attacked = (fgsm(n.network, images()[0], epsilon=0.2) for n in (network, other))
     torch.testing.assert_close(result.tensors["images"], attacked)
@@ -133,7 +128,7 @@ def test_transfer_takes_images_of_another_network():
     assert torch.equal(result.per_image, (before == after).double())
     assert 0 < result.per_image.sum() < N
     with pytest.raises(RunFailed, match="without a way to load others"):
-        METRICS["robust_accuracy"](subject(), source=identity(unit(seed=2)), **ask)
+        METRICS["robust_accuracy"](subject(), **settings)
 
 
 def test_effective_receptive_field_of_a_location():
@@ -153,9 +148,7 @@ def test_networks_and_data_that_are_refused():
     attack, field = {"attack": "fgsm", "epsilon": 0.1}, {"location": [0, 0]}
     without_maps = r"a network with class maps, .*'resnet'"
     for network, name, settings, message in (
-        (plain, "class_map_sparsity", {}, without_maps),
-        (plain, "mask_iou", {}, without_maps),
-        (plain, "erf_distance", {}, without_maps),
+        *((plain, n, {}, without_maps) for n in ("class_map_sparsity", "mask_iou", "erf_distance")),
         (plain, "effective_receptive_field", field, without_maps),
         (unmasked, "mask_iou", {}, "expected a data set with masks, got 'd'"),
         (unmasked, "mask_iou_beyond_others", {}, "_others: expected a data set with masks"),
@@ -166,36 +159,22 @@ def test_networks_and_data_that_are_refused():
 
 
 def test_masks_of_another_size_are_refused():
-    right = data()
-    split = Split(right.test.images, right.test.labels, torch.ones(9, 8, 12, dtype=torch.bool))
-    wrong = ImageData(split, split, right.classes, "")
-    network = subject().network
-    top_gap_measures.check_network(network, unit(), right, ["mask_iou", "accuracy"])
+    images, network = data(), subject().network
+    top_gap_measures.check_network(network, unit(), images, ["mask_iou", "accuracy"])
+    masks = torch.ones(9, 8, 12, dtype=torch.bool)
+    images = replace(images, test=replace(images.test, masks=masks))
     with pytest.raises(UsageError, match=r"masks of 16 x 16 pixels, as the images, got 8 x 12"):
-        top_gap_measures.check_network(network, unit(), wrong, ["mask_iou"])
+        top_gap_measures.check_network(network, unit(), images, ["mask_iou"])
 
 
 def test_names_of_settings_are_checked():
-    ask = {"attack": "pgd", "epsilon": 0.1, "n_images": 3}
-    for settings, message in (
-        ({"attack": "pdg"}, "unknown attack 'pdg': did you mean 'pgd'"),
-        ({"counts": "right"}, "unknown counts 'right'"),
-        ({"attack_settings": {"step": 3}}, "setting of attack 'pgd' 'step': did you mean 'steps'"),
-        ({"attack_settings": {"generator": 3}}, "unknown setting of attack 'pgd' 'generator'"),
+    for name, value, message in (
+        ("attack", "pdg", "unknown attack 'pdg': did you mean 'pgd'"),
+        ("counts", "right", "unknown counts 'right'"),
+        ("attack_settings", {"step": 3}, "of attack 'pgd' 'step': did you mean 'steps'"),
+        ("attack_settings", {"generator": 3}, "unknown setting of attack 'pgd' 'generator'"),
     ):
         with pytest.raises(UsageError, match=message):
-            check(Measurement(training=unit(), metric="robust_accuracy", settings=ask | settings))
-    part = {"n_images": 3, "part": "center"}
+            values("robust_accuracy", **{"attack": "pgd", "epsilon": 0.1, name: value})
     with pytest.raises(UsageError, match="unknown part 'center': did you mean 'centre'"):
-        check(Measurement(training=unit(), metric="erf_distance", settings=part))
-
-
-def test_penalty_shrinks_class_maps():
-    sizes = []
-    for strength in (0.0, 10.0):
-        penalised = unit(epochs=15, penalties={"class_map_l1": {"strength": strength}})
-        trained = train(penalised, data(), device=torch.device("cpu"))
-        assert not trained.diverged
-        with torch.no_grad():
-            sizes.append(float(trained.network.class_maps(images()[0]).abs().mean()))
-    assert sizes[1] < 0.5 * sizes[0]
+        values("erf_distance", part="center")

@@ -19,23 +19,23 @@ ROWS = [
 
 
 def table(rows=ROWS, columns=COLUMNS, **changes):
-    same = {"status": "done", "battery": "none", "test": "own", "part": "", "data": "mnist"}
-    same |= {"counts": "", "attack": "", "k": 0.5, "sweep": True, "epsilon": 0.0, "scale": 1.0}
-    same |= {"parts": "", "steps": 0}
+    common = {"status": "done", "battery": "none", "test": "own", "part": "", "data": "mnist"}
+    common |= {"counts": "", "attack": "", "k": 0.5, "sweep": True, "epsilon": 0.0, "scale": 1.0}
+    common |= {"parts": "", "steps": 0}
     frame = pd.DataFrame(rows, columns=columns)
-    return frame.assign(**{n: v for n, v in (same | changes).items() if n not in columns})
+    return frame.assign(**{n: v for n, v in (common | changes).items() if n not in columns})
 
 
 def test_attacks_leave_out_diverged_trainings():
     assert len(top_gap.attacks(table(), "none")) == 4
     assert top_gap.attacks(table(), "none that was run").empty
-    both = top_gap.attacks(table(attack=np.nan, parts=np.nan), "none", variant=["fpn", "pool"])
-    assert both[["value", "name"]].to_numpy().tolist() == [[0.25, "clean"]]
+    rows = top_gap.attacks(table(attack=np.nan, parts=np.nan), "none", variant=["fpn", "pool"])
+    assert rows[["value", "name"]].to_numpy().tolist() == [[0.25, "clean"]]
     diverged = table().assign(status=["done", "diverged", *["done"] * 3])
     assert top_gap.attacks(diverged, "none")["value"].tolist() == [0.5, 0.25, 1.0]
 
 
-def test_names_tell_attacks_apart():
+def test_each_attack_has_a_name():
     columns = ["battery", "attack", "parts", "steps", "scale", "counts", "epsilon"]
     rows = [
         ("none", "fgsm", "", 1, 1.0, "unchanged", 1 / 255),
@@ -57,8 +57,8 @@ def test_names_tell_attacks_apart():
     assert names("none") == ["clean", "fgsm 1, ε 1/255", "pgd 20, ε 8/255"]
     assert names("auto") == ["AutoAttack, ε 8/255", "AutoAttack of 20 steps, ε 1/255"]
     assert names("auto", counts="correct") == ["AutoAttack, ε 0.5/255"]
-    others = names(["parts", "scale", "transfer"])
-    assert others == ["square, ε 8/255", "logits × 100, ε 8/255", "transfer, ε 8/255"]
+    battery = ["square, ε 8/255", "logits × 100, ε 8/255", "transfer, ε 8/255"]
+    assert names(["parts", "scale", "transfer"]) == battery
 
 
 def test_published_table_has_dashes_for_nan():
@@ -101,15 +101,15 @@ class TestPictures:
     def results(self, *runs):
         return [Results(pd.DataFrame(), pd.DataFrame(), arrays, {}) for arrays in runs]
 
-    def test_maps_come_from_one_run_with_images(self):
+    def test_maps_of_the_first_run(self):
         images = {"mnist|images": np.ones((2, 3, 4, 4), "uint8")}
         run = images | {"mnist|maps|none": self.MAPS, "cifar10|maps|none": self.MAPS}
         grid = top_gap.class_maps(self.results(run, images | {"mnist|maps|l1": self.MAPS}))
         assert grid["labels"] == ["MNIST"] * 2
         assert grid["titles"][:4] == ["image", "unmodified", "pooling", "L1"]
-        image, plain, _, of_another_run, *_ = grid["rows"][1]
+        image, plain, _, l1, *_ = grid["rows"][1]
         assert (image.shape, plain.tolist()) == ((3, 4, 4), self.MAPS[1].tolist())
-        assert of_another_run is None
+        assert l1 is None  # of another run
         assert top_gap.class_maps(self.results({}))["rows"] == [[None]]
 
     def test_fields_by_location_with_half_shares(self):
@@ -121,8 +121,8 @@ class TestPictures:
         assert (grid["titles"], grid["labels"]) == (["MNIST"], [*fields])
 
     def test_fields_narrow_where_the_record_says(self):
-        kept = [load_results("top_gap", profile) for profile in ("desktop", "workstation")]
-        plain, top = (top_gap.receptive_fields(kept, v) for v in ("none", top_gap.ALL_THREE))
+        results = [load_results("top_gap", profile) for profile in ("desktop", "workstation")]
+        plain, top = (top_gap.receptive_fields(results, v) for v in ("none", top_gap.ALL_THREE))
         halves = [[[*map(top_gap.half_share, row)] for row in f["rows"]] for f in (plain, top)]
         narrower = np.less(*halves[::-1]).all(0)
         assert len(plain["titles"]) == 7

@@ -99,7 +99,7 @@ def subject_of(parameters, function):
     return paper.subject_of(parameters | {"network": network})
 
 
-def shown_to(parameters, function="build"):
+def evaluated(parameters, function="build"):
     """Return a network of the file with the images of the parameters."""
     return load_model(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
 
@@ -124,7 +124,7 @@ UNFIT = r'Missing .* "0.bias"\. Unexpected .* "other"\. size mismatch for 4.weig
 
 class TestNetworks:
     @pytest.mark.parametrize("name", [*REFUSED])
-    def test_that_are_none(self, name, file, monkeypatch):
+    def test_that_are_refused(self, name, file, monkeypatch):
         monkeypatch.setattr(torch.hub, "get_dir", lambda: str(file.parent))
         monkeypatch.chdir(file.parent)
         with pytest.raises(UsageError, match=REFUSED[name]) as error:
@@ -138,17 +138,17 @@ class TestNetworks:
         url = models.get_model_weights("squeezenet1_1").DEFAULT.url
         (tmp_path / "checkpoints").mkdir()
         torch.save(network.state_dict(), tmp_path / "checkpoints" / url.rpartition("/")[2])
-        own = own_network("torchvision:squeezenet1_1")
-        assert torch.equal(own.network[1].features[0].weight, network.features[0].weight)
-        assert (own.options["size"], own.options["mean"]) == (224, [0.485, 0.456, 0.406])
+        loaded = own_network("torchvision:squeezenet1_1")
+        assert torch.equal(loaded.network[1].features[0].weight, network.features[0].weight)
+        assert (loaded.options["size"], loaded.options["mean"]) == (224, [0.485, 0.456, 0.406])
 
     def test_configuration_of_timm(self):
         with pytest.raises(UsageError, match="mean, std: expected three numbers"):
             own_network("timm:test_vit", random_weights=True, mean=[0.5])
-        own = own_network("timm:test_vit", random_weights=True)
-        assert (own.options["size"], own.options["mean"], own.classes) == (160, [0.5] * 3, 1000)
-        given = {"size": 64, "mean": [0, 0, 0], "std": [0.5] * 3}
-        network = own_network("timm:test_resnet", random_weights=True, **given).network
+        vit = own_network("timm:test_vit", random_weights=True)
+        assert (vit.options["size"], vit.options["mean"], vit.classes) == (160, [0.5] * 3, 1000)
+        options = {"size": 64, "mean": [0, 0, 0], "std": [0.5] * 3}
+        network = own_network("timm:test_resnet", random_weights=True, **options).network
         images = torch.rand(2, 3, 64, 64)
         assert torch.allclose(network(images), network[1](images / 0.5), atol=1e-5)
 
@@ -167,7 +167,7 @@ class TestNetworks:
         with pytest.raises(UsageError, match=UNFIT):
             model_of(file, weights=str(tmp_path / "w.pt"))
 
-    def test_no_code_of_a_pickle_is_run(self, tmp_path):
+    def test_pickled_code_is_not_run(self, tmp_path):
         class Trap:
             def __reduce__(self):
                 return (open, (str(tmp_path / "sprung"), "w"))
@@ -218,15 +218,15 @@ ODD_IMAGES = [
 
 
 class TestImages:
-    def test_labels_of_folders_and_of_a_table(self, photos, tmp_path):
-        shown = load_data(f"shown:20|3||imagefolder:{photos}")
-        assert shown.test.images.shape == (3, 3, 20, 20)
-        assert (shown.test.labels.tolist(), shown.classes) == ([0, 1, 0], ("dark", "light"))
-        assert shown.test.images[1].float().mean() > 150 > shown.test.images[0].float().mean()
+    def test_labels_of_folders_or_table(self, photos, tmp_path):
+        data = load_data(f"shown:20|3||imagefolder:{photos}")
+        assert data.test.images.shape == (3, 3, 20, 20)
+        assert (data.test.labels.tolist(), data.classes) == ([0, 1, 0], ("dark", "light"))
+        assert data.test.images[1].float().mean() > 150 > data.test.images[0].float().mean()
         table = tmp_path / "labels.csv"
         table.write_text("image,label\n0.png,4\n1.png,2\n2.png,4\n")
-        shown = load_data(f"shown:20|9|{table}|imagefolder:{photos / 'dark'}")
-        assert sorted(shown.classes[n] for n in shown.test.labels) == ["2", "4", "4"]
+        data = load_data(f"shown:20|9|{table}|imagefolder:{photos / 'dark'}")
+        assert sorted(data.classes[n] for n in data.test.labels) == ["2", "4", "4"]
         table.write_text("image,label\n0.png,4\n")
         with pytest.raises(UsageError, match=r"a label for each image, got none for 1.png"):
             load_data(f"shown:21|9|{table}|imagefolder:{photos / 'dark'}")
@@ -254,15 +254,16 @@ class TestImages:
             subject = paper.subject_of(parameters | {"images": str(path.parent)})
             assert load_data(subject.predicted.data).test.images.shape == (1, 3, SIDE, SIDE)
 
-    def test_whole_paths(self, file, photos, monkeypatch):
+    def test_absolute_paths(self, file, photos, monkeypatch):
         monkeypatch.chdir(file.parent)
-        given = {"network": "net.py:build", "images": "photos/", "labels": "auto", "x": "a/b"}
-        assert resolve_paths(given) == given | {"network": f"{file}:build", "images": str(photos)}
+        values = {"network": "net.py:build", "images": "photos/", "labels": "auto", "x": "a/b"}
+        paths = {"network": f"{file}:build", "images": str(photos)}
+        assert resolve_paths(values) == values | paths
 
 
 class TestLabels:
     def test_classes_of_the_network(self):
-        for wanted, names, classes, labels in (
+        for choice, names, classes, labels in (
             ("auto", ("a", "b"), 2, []),
             ("auto", ("3", "0"), 5, [3, 0]),
             ("auto", ("0", "1", "10", *"23456789"), 11, [0, 1, 10, *range(2, 10)]),
@@ -270,10 +271,10 @@ class TestLabels:
             ("auto", ("a", "b"), 5, None),
             ("none", ("a", "b"), 2, None),
         ):
-            assert paper._labels(wanted, names, classes)[0] == labels
+            assert paper._labels(choice, names, classes)[0] == labels
 
     def test_given_or_predicted(self, parameters):
-        model = shown_to(parameters)
+        model = evaluated(parameters)
         images, labels = model.test_images(None)
         assert len(images) == 4
         assert torch.equal(labels, model.network(images).argmax(1))
@@ -285,8 +286,8 @@ class TestLabels:
 
 
 class TestMeasures:
-    def test_class_maps_are_those_of_the_last_layer(self, parameters):
-        subject = shown_to(parameters)
+    def test_class_maps_of_last_layer(self, parameters):
+        subject = evaluated(parameters)
         images, labels = subject.test_images(2)
         layers = subject.network[1]
         features = layers[:2](subject.network[0](images))
@@ -300,7 +301,7 @@ class TestMeasures:
 
     @pytest.mark.parametrize("name", ["logit_gradient", "integrated_gradients"])
     def test_maps_are_captums(self, parameters, name):
-        subject = shown_to(parameters)
+        subject = evaluated(parameters)
         images, labels = subject.test_images(2)
         images.requires_grad_()
         attribute = {
@@ -314,7 +315,7 @@ class TestMeasures:
         assert drawn.tensors["maps"].shape == (2, SIDE, SIDE)
 
     def test_curvature_and_overconfidence(self, parameters):
-        model = shown_to(parameters, "linear")
+        model = evaluated(parameters, "linear")
         probs = model.network(model.test_images(4)[0]).double().softmax(1)
         p, confidence = probs[:, 0], probs.amax(1)
         result = measures.loss_curvature(model, n_images=4)
@@ -325,10 +326,10 @@ class TestMeasures:
         result = measures.overconfidence(model, n_images=4).per_image
         assert torch.allclose(result, confidence - right)
 
-    def test_networks_with_nan_or_one_derivative(self, parameters):
+    def test_nan_or_one_derivative(self, parameters):
         with pytest.raises(UsageError, match="finite logits of each image, got infinity or NaN"):
-            shown_to(parameters, "nan_where_dark")
-        model = shown_to(parameters, "once")
+            evaluated(parameters, "nan_where_dark")
+        model = evaluated(parameters, "once")
         assert measures.loss_curvature(model, n_images=2).per_image.isnan().all()
         drawn = measures.drawn_maps(model, saliency="caso", n_images=2)
         assert (bool(drawn.per_image.isnan().all()), drawn.tensors) == (True, {})
@@ -338,9 +339,9 @@ class TestMeasures:
 
 class TestPlan:
     def test_from_units_to_card(self, parameters, store, here):
-        planned = paper.plan(parameters)
-        computed = compute(planned.units(), store=store, resources=here)
-        rows, arrays = planned.collect(paper, parameters, computed, store)
+        units = paper.plan(parameters)
+        computed = compute(units.units(), store=store, resources=here)
+        rows, arrays = units.collect(paper, parameters, computed, store)
         assert set(rows["dial"]) == paper.DIALS.keys() - {"calibrated", "accuracy"}
         row = rows.set_index("dial").loc["steady"]
         assert (row["value"], row["n"]) == (pytest.approx(np.mean(arrays["steady"])), 4)
@@ -352,8 +353,8 @@ class TestPlan:
         assert "no labels" in reasons["calibrated"]
         assert "sure" in reasons["curved_sure"]
         assert reasons["steady"] == "no other network was measured"
-        shown, words = paper.page(subject, entries, arrays)
-        assert [len(row) for row in shown["steady"]["rows"]] == [2, 2]
+        pictures, words = paper.page(subject, entries, arrays)
+        assert [len(row) for row in pictures["steady"]["rows"]] == [2, 2]
         assert "4 images of photos at 28 pixels (the middle" in words["tested"]
         assert "CASO, class map." in words["maps"]
         assert html.dials(entries).count("<svg") == sum(entry["n"] > 0 for entry in entries)
@@ -362,26 +363,26 @@ class TestPlan:
         def labels(name, **changes):
             return {item.labels[name] for item in paper.plan(parameters | changes) if item.labels}
 
-        own, other = parameters["network"], "efficientnet_lite1"
-        assert labels("name", references=other, n_images=4) == {own, other}
-        assert labels("name", references=other, n_images=21) == {own}  # has fewer images
+        yours, other = parameters["network"], "efficientnet_lite1"
+        assert labels("name", references=other, n_images=4) == {yours, other}
+        assert labels("name", references=other, n_images=21) == {yours}  # there are fewer images
         assert "steady" in labels("dial", size=31)
         assert "faithful_size" not in labels("dial", size=31)  # no square divides 31 pixels
 
-    def test_time_of_kept_units_of_the_same_kind(self, parameters, store, here, tmp_path):
-        known = {"entropy": 20.0, "map_centre_to_rim": 30.0}
-        units = [u for u in paper.plan(parameters).units() if u.metric in known]
+    def test_time_by_kept_units(self, parameters, store, here, tmp_path):
+        seconds = {"entropy": 20.0, "map_centre_to_rim": 30.0}
+        units = [u for u in paper.plan(parameters).units() if u.metric in seconds]
         compute(units, store=store, resources=here)
         records = store.read_all(keys_of(units))
         for record in records.values():
-            record.provenance["seconds"] = known[record.unit["metric"]]
+            record.provenance["seconds"] = seconds[record.unit["metric"]]
         archive = Archive(records, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
         write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
         fewer = paper.plan(parameters | {"n_images": 2}).units()
-        for metrics, told in ((known, True), ({*known, "paths_landscape"}, False)):
-            todo = [unit for unit in fewer if unit.metric in metrics]
-            text = str(plan(todo, store, Kept(tmp_path / "kept")))
-            assert ("take about 25 s on one core, by kept" in text) == told  # half of the images
+        for metrics, is_known in ((seconds, True), ({*seconds, "paths_landscape"}, False)):
+            units = [unit for unit in fewer if unit.metric in metrics]
+            text = str(plan(units, store, Kept(tmp_path / "kept")))
+            assert ("take about 25 s on one core, by kept" in text) == is_known  # half the images
 
 
 def rows_of(values, alike="n images 4"):
@@ -395,7 +396,7 @@ def rows_of(values, alike="n images 4"):
 
 
 class TestCard:
-    def test_word_where_it_differs_from_each(self):
+    def test_word_where_all_differ(self):
         for interval, word, kind in (
             ((0.5, 0.4, 0.6), "steadier maps", "good"),
             ((1.5, 1.3, 1.7), "less steady maps", "part"),
@@ -407,7 +408,7 @@ class TestCard:
             assert (entry["word"], entry["kind"]) == (word, kind), interval
             assert [dot[3] for dot in entry["dots"]] == [True, True]
 
-    def test_no_word_for_what_does_not_compare(self):
+    def test_no_word_without_comparison(self):
         for interval, alike, reason, grey in (
             ((0.5, 0.4, 0.6), "n images 9", "n images 9, yours 4", 2),
             ((0.5, np.nan, np.nan), "n images 4", "one image has no interval", 0),
@@ -433,11 +434,11 @@ class TestCard:
     def test_advice_runs(self, name, file):
         network = model_of(file).network.requires_grad_(True)
         batch = torch.rand(2, 3, SIDE, SIDE), torch.tensor([0, 1])
-        given = {"network": network, "loader": [batch], "torch": torch}
-        given["cross_entropy"] = nn.functional.cross_entropy
+        names = {"network": network, "loader": [batch], "torch": torch}
+        names["cross_entropy"] = nn.functional.cross_entropy
         before = network[1][4].weight.clone()
-        exec(ADVICE[name]["code"], given)
-        assert not torch.equal(given.get("smooth", network)[1][4].weight, before)
+        exec(ADVICE[name]["code"], names)
+        assert not torch.equal(names.get("smooth", network)[1][4].weight, before)
         assert len(ADVICE[name]["code"].splitlines()) < 15
 
     def test_compare(self, tmp_path):
@@ -464,7 +465,7 @@ class TestCard:
             compared.compare(["a", "b"], tmp_path)
 
 
-def test_page_of_a_network_and_images_of_ones_own(file, photos, monkeypatch, tmp_path):
+def test_page_of_your_network(file, photos, monkeypatch, tmp_path):
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     changes = {"network": f"{file}:build", "images": str(photos), "size": SIDE}
     values = notebooks.resolve("your_network", "smoke", changes)

@@ -1,10 +1,19 @@
 """Measurements of an untrained LeNet-5, for the tests of metrics."""
 
+import torch
+
 from suite.data import load_data
 from suite.networks import build_network
 from suite.papers.measure import measure
 from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Training
+
+
+def n_parameters(network, shape, **options):
+    """Count the parameters of a network for ten classes, without memory for them."""
+    with torch.device("meta"):
+        model = build_network(network, shape, 10, options=options, seed=0)
+    return sum(p.numel() for p in model.parameters())
 
 
 class Untrained:

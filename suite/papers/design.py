@@ -135,7 +135,7 @@ def image_rows(item: Item, key: str, store: Any) -> pd.DataFrame:
     if values is None or not isinstance(unit, Measurement):
         raise RunFailed(f"{unit}: expected values for each image in the store, got none")
     settings = {"first": 0, "step": 1, **unit.settings}
-    first, step, _ = (settings.pop(part) for part in ("first", "step", "n_images"))
+    first, step, _ = map(settings.pop, ("first", "step", "n_images"))
     endings = settings.pop("saliencies", range(1, 21))
     columns = {"image": range(first, first + len(values) * step, step), "value": values}
     for part, tensor in (store.read_tensors(key) or {}).items():
@@ -143,7 +143,7 @@ def image_rows(item: Item, key: str, store: Any) -> pd.DataFrame:
             columns[part] = tensor.numpy()
         elif tensor.ndim == 2 and len(tensor) == len(values) and tensor.shape[1] <= 20:
             columns |= {f"{part}_{n}": v.numpy() for n, v in zip(endings, tensor.unbind(1))}
-    settings = {part: v for part, v in settings.items() if not isinstance(v, Mapping | list)}
+    settings = {name: v for name, v in settings.items() if not isinstance(v, Mapping | list)}
     about = {"data": unit.training.data, "network": unit.training.network, "metric": unit.metric}
     return pd.DataFrame(columns).assign(**{**about, **settings, **(item.labels or {})})
 
@@ -222,13 +222,19 @@ def panels_of(
         unique_data: whether each panel must have a data set of its own.
 
     Raises:
-        UsageError: a key is unknown or missing, or two panels have the same data set.
+        UsageError: a key is unknown or missing, a value is no mapping where its default is one, or
+            two panels have the same data set.
     """
-    known, panels = FIELDS | defaults.keys() | parameters.keys() - {kind, "profile"}, []
+    panels, values = [], {**defaults, **parameters}
+    mappings = {key for key, value in values.items() if isinstance(value, Mapping)}
+    known = FIELDS | values.keys() - {kind, "profile"}
     for panel in parameters[kind]:
         check_keys(kind, panel, known - {"penalties", "seed", *never}, required)
+        for key in mappings & panel.keys():
+            if not isinstance(value := panel[key], Mapping):
+                raise expected(f"{kind}, {panel['data']}: {key}", "a mapping of names", value)
         fields = {key: value for key, value in panel.items() if key in FIELDS}
-        panels.append(SimpleNamespace(**{**defaults, **parameters, **panel}, fields=fields))
+        panels.append(SimpleNamespace(**values | panel, fields=fields))
     names = [p.data for p in panels]
     if unique_data and len(set(names)) < len(names):
         raise expected(kind, "one for each data set", names)

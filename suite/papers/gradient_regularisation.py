@@ -149,13 +149,13 @@ def mark_cut_off(rows: pd.DataFrame, share: float = 0.8, by: list[str] = PANEL) 
 
     Source: section 3.2 of :cite:t:`demoor2025`.
     """
-    parts = []
-    for _, part in rows.groupby(by, sort=False):
-        accuracy = part[part["metric"] == "accuracy"].groupby("alpha")["value"].mean()
+    panels = []
+    for _, panel in rows.groupby(by, sort=False):
+        accuracy = panel[panel["metric"] == "accuracy"].groupby("alpha")["value"].mean()
         floor = share * accuracy[accuracy.index < 1e5].mean()
         low = accuracy.index[(accuracy.index > 1e5) & ~(accuracy >= floor)]
-        parts.append(part.assign(t_alpha=low.min() if len(low) else math.inf))
-    rows = pd.concat(parts)
+        panels.append(panel.assign(t_alpha=low.min() if len(low) else math.inf))
+    rows = pd.concat(panels)
     alpha, t_alpha = rows["alpha"], rows["t_alpha"]
     past, before = alpha >= t_alpha, alpha >= t_alpha / 10**1.5
     place = np.select([past, before, alpha < 1e5], ["past", "before", "plateau"], "between")
@@ -204,8 +204,8 @@ def changes(
     rows: pd.DataFrame, place: str = "before", against: str = "plateau", end: str = ""
 ) -> dict[str, Value]:
     """Return the `change` of each pair of data set and network; `end` is appended to its name."""
-    parts = {name: tables.select(rows, **where) for name, where in PAIRS.items()}
-    return {name + end: change(part, place, against) for name, part in parts.items()}
+    panels = {name: tables.select(rows, **where) for name, where in PAIRS.items()}
+    return {name + end: change(panel, place, against) for name, panel in panels.items()}
 
 
 def change(rows: pd.DataFrame, place: str, against: str) -> Value:
@@ -226,18 +226,17 @@ def divide_by_plateau(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=rows["value"] / rows["line"].map(plateau))
 
 
-def tabulate(parts: Mapping[str, pd.DataFrame], digits: str = ".2f") -> pd.DataFrame:
-    """Tabulate means on the plateau, before and past the cut-off, for each panel and part.
+def tabulate(maps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tabulate means on the plateau, before and past the cut-off, for each panel and map.
 
     Args:
-        parts: rows by the name of a part; an empty part was not run.
-        digits: format of the means.
+        maps: rows by the name of a map; empty rows were not run.
     """
     lines = []
-    for name, rows in parts.items():
+    for name, rows in maps.items():
         for on, panel in name_panels(rows).groupby("panel", sort=False):
             at = [tables.select(panel, place=p)["value"] for p in ("plateau", "before", "past")]
-            plateau, before, past = (tables.mean_text(v, digits).replace("-", "−") for v in at)
+            plateau, before, past = (tables.mean_text(v, ".2f").replace("-", "−") for v in at)
             rise, fall = change(panel, "before", "plateau"), change(panel, "past", "before")
             lines.append([on, name, plateau, before, f"{rise:signed}", past, f"{fall:signed}"])
         if rows.empty:
@@ -253,9 +252,9 @@ def metric_table(table: pd.DataFrame, metric: str, *, normalised: bool = False) 
     return tabulate({name: tables.select(rows, saliency=k) for k, name in names.items()})
 
 
-def join_lines(parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Join the rows of all parts, with the name of the part as their `line`, and their `panel`."""
-    return name_panels(pd.concat([rows.assign(line=name) for name, rows in parts.items()]))
+def join_lines(lines: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Join the rows of all lines; add the name of the `line`, and the `panel`."""
+    return name_panels(pd.concat([rows.assign(line=name) for name, rows in lines.items()]))
 
 
 def parse_words(text: str) -> dict[str, str]:
@@ -276,8 +275,8 @@ def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
         t, size = rows[["t_alpha", "batch_size"]].iloc[0]
         cells = [f"{name_of(data)} with {name_of(network)} ({profile})"]
         cells += [f"{means[means.index < 1e5].mean():.3f}", f"{means.iloc[-1]:.3f}"]
-        reached = [f"{t:.2g}", f"{strength(t, str(data), size):.2g}"]
-        lines.append([*cells, *(reached if math.isfinite(t) else ["not reached", ""])])
+        cut_off = [f"{t:.2g}", f"{strength(t, str(data), size):.2g}"]
+        lines.append([*cells, *(cut_off if math.isfinite(t) else ["not reached", ""])])
     columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
     return pd.DataFrame(lines, columns=columns)
 

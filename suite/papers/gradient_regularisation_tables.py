@@ -29,17 +29,17 @@ def trends(table: pd.DataFrame) -> pd.DataFrame:
 
     Source: section 3.2 and the caption of figure 2 of :cite:t:`demoor2025`.
     """
-    parts = {"faithfulness": faithfulness(table)["gradient, sign of Quantus"]}
-    parts |= {title: select(table, metric, "logit_gradient") for title, metric in METRICS.items()}
-    rows = pd.concat([part.assign(metric=title) for title, part in parts.items()])
+    metrics = {"faithfulness": faithfulness(table)["gradient, sign of Quantus"]}
+    metrics |= {title: select(table, metric, "logit_gradient") for title, metric in METRICS.items()}
+    rows = pd.concat([values.assign(metric=title) for title, values in metrics.items()])
     lines = []
     for (metric, on), panel in name_panels(rows).groupby(["metric", "panel"], sort=False):
         line = {"metric": metric, "on": on}
         for title, column in LEFT_OUT.items():
-            part = panel[~panel[column].astype(bool)]
-            x, y = np.log(part["alpha"]), part["value"]
+            networks = panel[~panel[column].astype(bool)]
+            x, y = np.log(networks["alpha"]), networks["value"]
             rhos = f"{pearson(x, y):+.2f}; {spearman(x, y):+.2f}".replace("-", "−")
-            line[title] = f"{rhos} ({permutation_p(x, y):.2g}), n = {len(part)}"
+            line[title] = f"{rhos} ({permutation_p(x, y):.2g}), n = {len(networks)}"
         lines.append(line)
     return pd.DataFrame(lines)
 

@@ -67,8 +67,8 @@ def objective_table(result: Results) -> pd.DataFrame:
     """
     rows, lines = main_rows(result, "true_loss", saliency=["cafo", "caso"]), []
     for margin, sure in itertools.product(sorted(set(rows["margin"])), SURENESS):
-        part = tables.select(rows, margin=margin, sure=sure)
-        wide = part.pivot_table(index="image", columns="saliency", values="value")
+        photographs = tables.select(rows, margin=margin, sure=sure)
+        wide = photographs.pivot_table(index="image", columns="saliency", values="value")
         if len(wide) >= LEAST:
             cafo, caso = wide["cafo"], wide["caso"]
             ratios = (caso / cafo)[(wide > 0).all(axis=1)]

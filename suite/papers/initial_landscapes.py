@@ -36,8 +36,8 @@ TITLES: dict[str, str] = NAMES["pilcro"]["start"]
 def items(measures: Values, p: SimpleNamespace) -> Iterator[Item]:
     """Yield the maps of the networks in the parameter `untrained`; they are kept, without rows.
 
-    On photographs there are `n_start` initialisations with `n_start_images` test images, and one
-    class drawn for each image. Other conditions have half as many of both.
+    On photographs, each of `n_start` initialisations sees `n_start_images` test images, and one
+    class is drawn for each image. Other conditions have half as many of both.
 
     Raises:
         UsageError: an unknown or missing key of a network.
@@ -63,9 +63,9 @@ def compare_maps(arrays: Arrays) -> tuple[list[dict[str, Any]], Arrays]:
     """Compare the maps of `items`, and remove them from `arrays`, in place.
 
     Returns:
-        Rows, and the mean map of each network and condition. Rows have TV and centre / rim of each
-        map, and its correlations with the map of the paths and with that on photographs of the
-        same network. "path_correlation" is that of means over `GROUP` initialisations.
+        Rows, and the mean map of each network and condition. The rows have TV and centre / rim of
+        each map, and its correlations with other maps of the same network: that of the paths and
+        that on photographs. "path_correlation" is that of means over `GROUP` initialisations.
     """
     maps: dict[tuple[str, str], dict[int, Tensor]] = defaultdict(dict)
     for key in [key for key in arrays if key.startswith(f"{START}|")]:

@@ -86,7 +86,8 @@ CHOICES: dict[str, Collection[str]] = {
 }
 COUNTS = "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples".split()
 COUNTS += "n_targets n_steps patch pixels queries restarts step steps stride".split()
-SIZES = "epsilon noise_std relative_step scale".split()
+RULES = dict.fromkeys(COUNTS, COUNT)
+RULES |= dict.fromkeys("epsilon noise_std relative_step scale".split(), POSITIVE)
 # Metrics that use only the images of other data, which may have any number of classes.
 WITHOUT_LABELS = ("ood_auroc",)
 
@@ -108,10 +109,9 @@ def check(unit: Measurement) -> None:
     if unit.metric == "robust_accuracy":
         top_gap_measures.check_attack(**unit.settings)
     settings = {**unit.settings, **(unit.settings.get("attack_settings") or {})}
-    for names, rule in ((COUNTS, COUNT), (SIZES, POSITIVE)):
-        for name in names:
-            if settings.get(name) is not None:
-                require(name, settings[name], rule)
+    for name, rule in RULES.items():
+        if settings.get(name) is not None:
+            require(name, settings[name], rule)
 
 
 def measure(subject: EvaluatedModel, unit: Measurement) -> Result:

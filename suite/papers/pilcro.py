@@ -31,38 +31,37 @@ from suite.units import Network, Pretrained, Training, Values, identity
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
 
-# Further keys of a panel; "shift": pixels by which so many test images are moved off their centre,
-# "warm_up": steps in which the strength rises, of a penalty that then acts in every step;
-# "seeds_of": models that have seeds of their own, "paired_seeds": of which these share images with
-# "none"; "marked": what the names of models end in, where a panel is another one's but for its
-# training.
+# Further keys of a panel. "shift": pixels by which `n_shifted` test images are moved off centre.
+# "warm_up": steps in which the strength of a penalty rises; it then acts in every step. "seeds_of":
+# own seeds of models. "paired_seeds": those that share images with "none". "marked": ending of the
+# names of models, where a panel differs from another only in its training.
 OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
 OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
-# What tells the rows of one network from those of others.
+# Columns that identify a network.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 LANDSCAPE = "importance_landscape"
-# Metrics whose tensors are drawn, and what the name of one that is alone ends in.
+# Metrics whose tensors are drawn, and the endings of the names of single tensors.
 DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 FLATNESS = "tv noise block_tv centre_to_rim target_distance"
 EARLY = "accuracy_early tv_early block_tv_early"
 MEASURES: Values = NAMES["pilcro"]["measures"]
-# The same images, shown to small ResNets and to the network that decides the headlines.
+# The same images, for small ResNets and for the network that decides the headlines.
 CIFAR, MAIN = "cifar10-jpeg", "resized:cifar10-jpeg:32"
 CROPPED = f"{MAIN}-cropped"
 LARGER = {f"target 10@{MAIN}": "α = 10: seven convolutions"}
 TITLES: dict[str, str] = NAMES["pilcro"]["titles"]  # of the metrics that tables have
-SHOWN = ["none", "target 1", "target 3", "target 10", "curvature 10"]
+MODELS = ["none", "target 1", "target 3", "target 10", "curvature 10"]
 
 
 def label(panel: Values) -> str:
-    """Return the name of data and cropping: in tables, RC+ stands as data of its own."""
+    """Return the name of data and cropping: in tables, RC+ is a data set of its own."""
     return panel["data"] + ("-cropped" if panel.get("crop_padding") else "")
 
 
 def every_model(alphas: Iterable[float]) -> list[str]:
     """Return the names of models: "none", and each penalty with each alpha."""
-    both = itertools.product(("target", "curvature"), alphas)
-    return ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in both)]
+    pairs = itertools.product(("target", "curvature"), alphas)
+    return ["none", *(f"{penalty} {alpha:.15g}" for penalty, alpha in pairs)]
 
 
 def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Training:
@@ -75,17 +74,17 @@ def training(p: SimpleNamespace, model: str, seed: int, **changes: Any) -> Train
 
 
 def measures(p: SimpleNamespace) -> Iterator[Spec]:
-    """Yield what is measured of each network at the end of its training."""
+    """Yield the measures of each network at the end of its training."""
+    # The paper reports top-5 accuracy on its own data.
     names = {"accuracy cross_entropy": True, "top_5": p.data in ("cifar100", "imagenet")}
-    # Top-5 accuracy is of the data of the paper.
     names |= {"accuracy_off_centre": p.shift, f"{FLATNESS} {LANDSCAPE}": True}
     return specify(MEASURES, names | {"accuracy_by_location": p.data.startswith("digits")}, p)
 
 
 def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Spec]:
-    """Yield what is measured under corruptions; with another network, and as pixels go.
+    """Yield the measures under corruptions; next to another network, under ablation, too.
 
-    The images are then those that both classify right.
+    The images are then those that both networks classify right.
     """
     pairs = itertools.product(p.categories or metrics.CORRUPTIONS, p.levels)
     p = replace(p, corruptions=[{"category": c, "level": level} for c, level in pairs])
@@ -102,17 +101,18 @@ def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
     return labels | {"data": data, "pair": "", "alpha": strength, "epochs": 0}
 
 
-def _items(network: Network, labels: Values, wanted: Iterable[Spec]) -> Iterator[Item]:
-    """Yield what is measured of a network; arrays are named by its model, and that beside it."""
-    beside = f", beside {labels['pair']}" if labels["pair"] else ""
-    start = f"{labels['data']}|{labels['model']}{beside}|{getattr(network, 'seed', 0)}"
-    for item, each in zip(grid([(network, labels)], wanted := [*wanted]), wanted, strict=True):
-        ending = DRAWN.get(each.metric)
-        yield item if ending is None else item._replace(keep=start + ending)
+def _items(network: Network, labels: Values, specs: Iterable[Spec]) -> Iterator[Item]:
+    """Yield the measurements of a network; arrays are named by its model and by the paired one."""
+    paired = f", beside {labels['pair']}" if labels["pair"] else ""
+    start = f"{labels['data']}|{labels['model']}{paired}|{getattr(network, 'seed', 0)}"
+    for spec in specs:
+        keep = start + DRAWN[spec.metric] if spec.metric in DRAWN else ""
+        unit = measurement(network, spec.metric, **spec.settings)
+        yield Item(unit, {**labels, **spec.labels}, keep)
 
 
-def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
-    """Go through the units of a panel: final networks, earlier ones, and equation 9 as printed."""
+def _panel_items(p: SimpleNamespace) -> Iterator[Item]:
+    """Yield the units of a panel: final networks, earlier ones, and equation 9 as printed."""
     p = replace(p, draws=None, of=None)  # landscapes of networks, with all classes
     models = [m for m in every_model(p.alphas) if p.models is None or m in p.models]
     few = [m for m in models if m not in p.compared] if p.few is None else p.few
@@ -127,9 +127,9 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
             yield Item(network, labels)
             yield from _items(network, labels, [*measures(p), *(_robust(p) if checked else ())])
             for kind in p.checked if checked and model == "none" else [model][:checked]:
-                beside = training(p, kind if model == "none" else "none", seed)
-                if all(seed in paired.get(one, ()) for one in ("none", kind)):
-                    yield from _items(network, labels | {"pair": kind}, _robust(p, beside))
+                other = training(p, kind if model == "none" else "none", seed)
+                if all(seed in paired.get(name, ()) for name in ("none", kind)):
+                    yield from _items(network, labels | {"pair": kind}, _robust(p, other))
             early = p.early_epochs if p.early is None else p.early
             for epochs in early if model in p.compared else ():
                 earlier = training(p, model, seed, epochs=epochs), labels | {"epochs": epochs}
@@ -142,41 +142,40 @@ def _of_panel(p: SimpleNamespace) -> Iterator[Item]:
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
-    """Return the names that lists, and keys, of parameters may be."""
+    """Return the names that may stand in the lists and keys of parameters."""
     alphas = {a for p in [parameters, *parameters["panels"]] for a in p.get("alphas", ())}
-    named = ("compared", "checked", "models", "few", "seeds_of", "paired_seeds")
-    return dict.fromkeys(named, every_model(alphas)) | {"categories": [*metrics.CORRUPTIONS]}
+    keys = ("compared", "checked", "models", "few", "seeds_of", "paired_seeds")
+    return dict.fromkeys(keys, every_model(alphas)) | {"categories": [*metrics.CORRUPTIONS]}
 
 
 def plan(parameters: Values) -> Plan:
     """Return the units of the chapter: those of each panel, and of networks not trained here.
 
     Raises:
-        UsageError: a key of a panel that is not known or is missing, or an entry of `pretrained`
-            that is not a pair of names.
+        UsageError: an unknown or missing key of a panel, or an entry of `pretrained` that is not a
+            pair of names.
     """
     panels = panels_of(parameters, OF_PANEL, never=NAMES["pilcro"]["alone"].split())
-    found, p = Plan(item for p in panels for item in _of_panel(p)), SimpleNamespace(**parameters)
+    items, p = Plan(i for p in panels for i in _panel_items(p)), SimpleNamespace(**parameters)
     p = replace(p, block=p.block_pretrained, draws=None, of=None)
     as_is = replace(p, n_landscape=p.n_pretrained, draws=p.n_draws_pretrained)
-    of_kind = {"as it is": [*specify(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
+    specs = {"as it is": [*specify(MEASURES, f"{FLATNESS} {LANDSCAPE}", as_is)]}
     for model, of in {"its paths": "paths", "the images": "target"}.items():
         static = specify(MEASURES, "tv block_tv centre_to_rim", replace(p, of=of))
-        of_kind[model] = [*static, Spec({}, LANDSCAPE, {"of": of})]
+        specs[model] = [*static, Spec({}, LANDSCAPE, {"of": of})]
     for pair in parameters["pretrained"]:
-        if [type(part) for part in pair] != [str, str]:
+        if [type(name) for name in pair] != [str, str]:
             raise expected("pretrained", "[data, network] in each entry", pair)
         network = Pretrained(data=pair[0], network=pair[1])
-        for model, each in of_kind.items():
-            found += _items(network, _labels(model, pair[0]), each)
-    found += initial_landscapes.items(MEASURES, p)
-    return found
+        for model, specs_of_model in specs.items():
+            items += _items(network, _labels(model, pair[0]), specs_of_model)
+    return Plan([*items, *initial_landscapes.items(MEASURES, p)])
 
 
 def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> design.Derived:
-    """Return one row a network and metric, with TV; and landscapes, targets and curves.
+    """Return a row for each network and metric, with TV; and landscapes, targets and curves.
 
-    Further rows are correlations of the theory: once, beside networks that are trained.
+    With trained networks, further rows have correlations of the theory.
     """
     rows["seed"] = rows["seed"].fillna(0).astype(int) if "seed" in rows else 0
     rows = rows[rows["metric"] != LANDSCAPE]
@@ -196,7 +195,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
 
 
 def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what is drawn of the tensors of a unit: landscapes in half precision."""
+    """Return the tensors that figures draw: landscapes in half precision."""
     return {n: t.half() if n == "landscape" else t for n, t in tensors.items()}
 
 
@@ -207,33 +206,30 @@ def times(table: pd.DataFrame, model: str, data: str = CIFAR, metric: str = "tv"
 
 
 def strengths(table: pd.DataFrame, data: str = CIFAR) -> dict[str, str]:
-    """Return what kinds of model are called: by the TV that they reach, over none."""
-    names = {m: f"TV × {value:.2f}" for m in SHOWN[1:] if (value := times(table, m, data))}
+    """Return the names of models: the TV that they reach, over that without penalty."""
+    names = {m: f"TV × {value:.2f}" for m in MODELS[1:] if (value := times(table, m, data))}
     curved = {m: n.replace("TV", "curvature,") for m, n in names.items() if "curvature" in m}
     return {"none": "no penalty"} | names | curved
 
 
 def against_none(table: pd.DataFrame, metric: str, *data: str) -> pd.DataFrame:
-    """Return a metric of each network over that without penalty of its seed.
+    """Return a metric of each network over that of the network without penalty of its seed.
 
-    Accuracy is in points, and the difference. The data are CIFAR-10 unless others are named; of
-    others, the `kind` of a row is the model and the data.
+    Of accuracy it is the difference, in points. The data are CIFAR-10 unless others are named; the
+    `kind` of a row is its model, and on other data the model and the data.
     """
     rows = tables.select(table, metric=metric, data=[*data] or CIFAR, status="done")
     rows = rows.dropna(subset="value").fillna({"category": "", "pair": "", "level": 0})
     keys = ["profile", "data", "seed", "category", "level", "pair"]
     plain = rows[rows["model"] == "none"].set_index(keys)["value"].rename("plain")
     rows = rows[rows["model"] != "none"].join(plain, on=keys, how="inner")
-    share, points = rows["value"] / rows["plain"], 100 * (rows["value"] - rows["plain"])
+    ratios, points = rows["value"] / rows["plain"], 100 * (rows["value"] - rows["plain"])
     kind = rows["model"].where(rows["data"] == CIFAR, rows["model"] + "@" + rows["data"])
-    return rows.assign(value=points if metric == "accuracy" else share, kind=kind)
+    return rows.assign(value=points if metric == "accuracy" else ratios, kind=kind)
 
 
 def published_against_none(published: Mapping[str, Any], number: int) -> pd.DataFrame:
-    """Return a table of the paper, without random cropping, as `against_none` has it.
-
-    It has a row a kind of model.
-    """
+    """Return a published table without random cropping: ratios as in `against_none`, by model."""
     entry = published["tables"][number - 1]
     rows = [row for row in entry["rows"] if not row.get("cropping")]
     models = [f"{row['penalty']} {row['alpha']}".replace("none 0", "none") for row in rows]
@@ -245,14 +241,14 @@ def published_against_none(published: Mapping[str, Any], number: int) -> pd.Data
 
 
 def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return means of what Table 1 has, and of further measures, by kind of model.
+    """Tabulate means of the measures of Table 1, and of further ones, by model.
 
     Args:
-        table: of the chapter; rows of the theory have kinds of network in place of model.
-        data: which data sets.
-        names: of the kinds of model that are shown.
+        table: of the chapter; rows of the theory have a network in place of a model.
+        data: names of data sets.
+        names: titles of the models that the table has.
     """
-    names = names or dict(zip(SHOWN, SHOWN))
+    names = names or dict(zip(MODELS, MODELS))
     rows = tables.best_rows(tables.select(table, metric=[*TITLES], data=[*data], status="done"))
     rows = rows[rows["model"].isin(names) | rows["model"].isna()]
     rows = rows.fillna({"model": rows["network"]})
@@ -263,7 +259,7 @@ def means(table: pd.DataFrame, *data: str, names: Mapping[str, str] | None = Non
 def landscapes(
     results: Sequence[Results], table: pd.DataFrame, published: Values, panels: Sequence[Values]
 ) -> dict[str, Any]:
-    """Return what `pictures` takes: mean landscapes, from untrained to the target.
+    """Return mean landscapes, from untrained to the target, for `suite.plots.pictures`.
 
     Args:
         results, table, published: of the chapter.
@@ -276,14 +272,14 @@ def landscapes(
     paper = published_against_none(published, 1)["tv"]
     for data, how in ((MAIN, "trained"), (CROPPED, "crops")):
         names = strengths(table, data)
-        for model, boards in maps_of(results, "landscape", data).items():
+        for model, landscapes_of_model in maps_of(results, "landscape", data).items():
             rows = tables.select(table, data=data, model=model, status="done").set_index("metric")
             accuracy = tables.mean_text(100 * rows.loc[["accuracy"], "value"], ".1f")
             tv = rows.loc[["tv"], "value"].mean()
             below = f"TV {tv:.4f}" if model == "none" else f"paper\n× {paper[model]:.2f}"
             titles.append(names[model].replace("no", f"{how},\nno").replace("TV", "α = 10,\nTV"))
             notes.append(accuracy.replace(" ±", "%\n±") + f"\n{below}")
-            maps.append(np.mean(boards, axis=0))
+            maps.append(np.mean(landscapes_of_model, axis=0))
     look = {"titles": [*titles, "target S,\nedges"], "notes": [[*notes, f"\n\n{ends[1]}"]]}
     return {"rows": [[*maps, target.numpy()]], "scale": (0, 2), "scale_label": "importance", **look}
 
@@ -291,21 +287,21 @@ def landscapes(
 def maps_of(
     results: Sequence[Results], part: str, data: str = CIFAR
 ) -> dict[str, list[NDArray[Any]]]:
-    """Return the arrays of a name such as "landscape", of all seeds, by model.
+    """Return the arrays of all seeds by model, from the first run that has some.
 
-    They are of the first run that has some.
+    `part` is the last part of their names, such as "landscape".
     """
-    found: dict[str, list[NDArray[Any]]] = defaultdict(list)
-    for result in (result for result in results if not found):
+    arrays: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    for result in (result for result in results if not arrays):
         for name in sorted(result.arrays):
             first, *model, last = name.split("|")
             if (first, last) == (data, part):
-                found[(model or [part])[0]].append(result.arrays[name])
-    return dict(found)
+                arrays[(model or [part])[0]].append(result.arrays[name])
+    return dict(arrays)
 
 
 def initial_landscape(panels: Sequence[Values], data: str, seed: int = 0) -> Tensor:
-    """Return the landscape that its paths give the network of a panel before any training."""
+    """Return the landscape of the paths of the untrained network of a panel."""
     panel = next(panel for panel in panels if panel["data"] == data)
     shape, options = image_shape(data), panel.get("network_options", {})
     network = build_network(panel["network"], shape, 10, options=options, seed=seed)
@@ -313,7 +309,7 @@ def initial_landscape(panels: Sequence[Values], data: str, seed: int = 0) -> Ten
 
 
 def squared_gradients(arrays: Values) -> pd.DataFrame:
-    """Return squared gradients of convolutions at initialisation, and what the paths predict."""
+    """Return squared gradients of untrained convolutions, and the prediction by their paths."""
     rows = []
     for kind in ("convolutions", "convolutions with ReLU"):
         mean, paths = (arrays[f"initialisation|{kind}|{part}"] for part in ("mean", "paths"))

@@ -14,14 +14,14 @@ from reglib.double_backward import folded_copy
 from reglib.top_gap.backbones import Normalise
 from suite import metrics
 from suite.data import image_shape, load_data
-from suite.errors import UsageError
+from suite.errors import expected
 from suite.metrics.saliency import integrated_gradients
 from suite.papers.path_counts import path_counts
 from suite.training.evaluated import Count, EvaluatedModel, Result
 from suite.units import Network, from_identity, training_of
 
-# Corrupting images takes longer than a forward pass. So images of at most so many bytes are
-# corrupted once for all networks of a process.
+# Corrupting images takes longer than a forward pass. So small images, of at most so many bytes,
+# are corrupted once for all networks of a process.
 REMEMBERED_BYTES = 2**22
 N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
 Of = Literal["network", "paths", "target"]
@@ -41,7 +41,7 @@ def accuracy_by_location(
     n_images: Count = None,
     data: str | None = None,
 ) -> Result:
-    """Return the share of shifts over an empty margin after which an image is classified right.
+    """Return the share of shifts over an empty margin for which an image is classified right.
 
     The accuracy of each shift is kept. See `suite.metrics.correct_by_location`.
     """
@@ -145,8 +145,7 @@ def landscape_under(
     elif condition == "black margin":
         pixels = F.pad(pixels[..., MARGIN:-MARGIN, MARGIN:-MARGIN], [MARGIN] * 4)
     elif condition == "random biases":
-        biases = (p for name, p in network.named_parameters() if name.endswith("bias"))
-        for bias in biases:
+        for bias in (p for name, p in network.named_parameters() if name.endswith("bias")):
             bias.data.normal_(0, BIAS_STD, generator=source)
     else:
         _take_statistics(network, subject.as_inputs(subject.data.train.images[:n_images]))
@@ -162,10 +161,10 @@ def landscape_under(
 
 @torch.no_grad()
 def _take_statistics(network: nn.Module, images: Tensor) -> None:
-    """Give batch normalisation the statistics of images, in place."""
+    """Set the statistics of batch normalisation to those of images, in place."""
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     if not (norms and len(images)):
-        raise UsageError("condition: expected batch normalisation and training images, got none")
+        raise expected("condition", "batch normalisation and training images", "none")
     for module in norms:
         module.momentum = 1.0
     network.train()(images)
@@ -180,18 +179,18 @@ def _target_of(data: str, n_train: Count) -> Tensor:
 
 
 def _target(unit: Network) -> Tensor:
-    """Return the target of the penalty: the smoothness of the images of the training."""
+    """Return the target of the penalty: the smoothness of the training images."""
     return _target_of(unit.data, getattr(unit, "n_train", None))
 
 
-def _right_of_both(
+def _correct(
     subject: EvaluatedModel, beside: Mapping[str, Any] | None, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Return which images the network classifies right, and so does `beside`, if it is given."""
-    right = subject.predict(images) == labels
+    """Mark the images that the network classifies right, and so does `beside`, if it is given."""
+    correct = subject.predict(images) == labels
     if beside is not None:
-        right &= subject.related(training_of(from_identity(beside))).predict(images) == labels
-    return right
+        correct &= subject.related(training_of(from_identity(beside))).predict(images) == labels
+    return correct
 
 
 def ablation_auc(
@@ -210,22 +209,22 @@ def ablation_auc(
     pixels goes from none to all by `stride`; the mean curve is kept.
     """
     images, labels = subject.test_images(None)
-    correct = _right_of_both(subject, beside, images, labels)
+    correct = _correct(subject, beside, images, labels)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     order = order.to(images.device)
     chosen = order[correct[order]][:n_images]
     others = order[~torch.isin(order, chosen)][:n_baselines]
     if len(chosen) < n_images or len(others) < n_baselines:
-        why = f"expected at most the {int(correct.sum())} test images that are classified right, "
-        why += f"and the rest of {len(images)}, got {n_images} and {n_baselines}"
-        raise UsageError(f"n_images, n_baselines: {why}")
+        limits = f"at most the {int(correct.sum())} test images that are classified right, "
+        limits += f"and the rest of {len(images)}"
+        raise expected("n_images, n_baselines", limits, f"{n_images} and {n_baselines}")
     problem = subject.folded, images[chosen], labels[chosen]
     maps = integrated_gradients(*problem, n_steps=n_steps, baselines=images[others])
     n_pixels = images[0, 0].numel()
     counts = [*range(0, n_pixels, stride), n_pixels]
     curves = metrics.ablation_curve(*problem, maps, counts=counts)
-    kept = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
-    return Result(metrics.area_under_curve(curves, counts), kept)
+    tensors = {"counts": torch.tensor(counts), "curve": curves.mean(0)}
+    return Result(metrics.area_under_curve(curves, counts), tensors)
 
 
 @functools.lru_cache(N_CORRUPTED_SETS)
@@ -250,8 +249,8 @@ def corruption_robustness(
     pixels, labels = subject.test_uint8(n_images)
     corrupted = _corruptions(pixels, category, level)
     ratios = [metrics.probability_ratio(subject.logits, pixels, c, labels) for c in corrupted]
-    right = _right_of_both(subject, beside, pixels, labels)
-    return Result(torch.stack(ratios).mean(0).double().where(right, torch.nan))
+    correct = _correct(subject, beside, pixels, labels)
+    return Result(torch.stack(ratios).mean(0).double().where(correct, torch.nan))
 
 
 def corrupted_accuracy(
@@ -285,7 +284,7 @@ def top_k_accuracy(subject: EvaluatedModel, *, k: int = 5, n_images: Count = Non
     """Return 1 where the label of a test image is among the `k` highest logits, else 0."""
     images, labels = subject.test_images(n_images)
     if k > len(subject.data.classes):
-        raise UsageError(f"k: expected 1 to {len(subject.data.classes)} classes, got {k!r}")
+        raise expected("k", f"1 to {len(subject.data.classes)} classes", k)
     return Result((subject.logits(images).topk(k).indices == labels[:, None]).any(1).double())
 
 

@@ -29,7 +29,6 @@ TITLES = {name: method.title for name, method in METHODS.items()}
 SHORT = {name: m.short or m.title for name, m in METHODS.items() if name != "none"}
 # Clean accuracy that a method may cost, on the images that choose its strength.
 MOST_LOST = 0.01
-ROUNDING = 1e-9
 # Measures, see `suite.papers.design.specify`. `better` is the better direction: up (1), down (-1)
 # or neither (0). The value of a measure that is `turned` changes its sign.
 OWN: Settings = NAMES["side_by_side"]
@@ -39,13 +38,13 @@ MEASURES: dict[str, Settings] = OWN["measures"]
 FACTOR = 1.1
 SMALLEST = {name: m["smallest"] for name, m in MEASURES.items() if "smallest" in m}
 SMALLEST |= {"entropy": math.log(FACTOR)}
-# Measures that need a null block, or masks and backgrounds; only panels that name them have them.
+# Measures that need a null block, or masks and backgrounds: only for panels that name them.
 ASKED_FOR = {name for name, m in MEASURES.items() if m.get("asked_for")}
 # Further keys of a panel: `warm_up` of every penalty; `measured`, whether the networks that choose
-# strengths have all measures, not only accuracy; `only`, the measures to take.
+# strengths have all measures, not only accuracy; `only`, the measures to take; `top_gap`, options.
 REQUIRED = "data network epochs learning_rate strengths chosen epsilon shift".split()
-OF_PANEL = dict.fromkeys([*REQUIRED[4:], "top_gap", "n_shifted", "n_targets"])
-OF_PANEL |= {"warm_up": 0, "measured": True, "only": None}
+OF_PANEL: Settings = dict.fromkeys(["epsilon", "shift", "n_shifted", "n_targets", "only"])
+OF_PANEL |= {"strengths": {}, "chosen": {}, "top_gap": {}, "warm_up": 0, "measured": True}
 # Columns of a cell: a method against no method, over the seeds that both have.
 ENDS = ["difference", "low", "high"]
 CELL = "measure method strength base mean difference low high n p p_holm deviations".split()
@@ -54,7 +53,7 @@ PER_ROW = 7  # maps in a row
 
 
 def measures(p: SimpleNamespace) -> dict[str, Settings]:
-    """Return the measures of a panel; accuracy, on the half that chose no strength, is always one.
+    """Return the measures of a panel; accuracy, on the half that chose no strength, is in all.
 
     Raises:
         UsageError: `only` names an unknown measure.
@@ -66,7 +65,7 @@ def measures(p: SimpleNamespace) -> dict[str, Settings]:
 
 
 class Network(NamedTuple):
-    """A network of a panel: `chosen` ones are compared; the others choose the strength."""
+    """A network of a panel: it is compared if its strength is `chosen`, else helps to choose it."""
 
     method: str
     strength: float
@@ -78,8 +77,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
     """Return the parameters of each panel: its own override those of the chapter.
 
     Raises:
-        UsageError: a key is unknown or missing, a method is unknown or chosen at a strength that it
-            does not have, or two panels have the same data set.
+        UsageError: see `panels_of`; or a method is unknown, or chosen at none of its strengths.
     """
     result = panels_of(parameters, OF_PANEL, REQUIRED, unique_data=True)
     for p in result:
@@ -87,8 +85,8 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         for method in [*p.strengths, *p.chosen]:
             check_name("method", method, SHORT)
         for method, strength in p.chosen.items():
-            if strength not in (tried := p.strengths.get(method, [])):
-                raise expected(f"chosen, {method}", f"one of its strengths, {tried}", strength)
+            if strength not in (strengths := p.strengths.get(method, [])):
+                raise expected(f"chosen, {method}", f"one of its strengths, {strengths}", strength)
     return result
 
 
@@ -153,12 +151,12 @@ def matters(measure: str, base: float, mean: float) -> bool:
 
 
 def strongest_allowed(rows: pd.DataFrame) -> dict[str, float]:
-    """Return the strongest strength of each method that costs at most `MOST_LOST` of accuracy.
+    """Return the largest strength of each method that costs at most `MOST_LOST` of accuracy.
 
-    A method has none where each strength costs more or diverges. Rows: see `mean_losses`.
+    A method is left out if each strength costs more or diverges. Rows: see `mean_losses`.
     """
     losses = mean_losses(rows)
-    allowed = losses[losses["lost"] <= MOST_LOST + ROUNDING]  # not where a training diverged
+    allowed = losses[losses["lost"] <= MOST_LOST + 1e-9]  # not where a training diverged
     return dict(allowed.groupby("method", sort=False)["strength"].max())
 
 
@@ -285,8 +283,8 @@ def rank_gains(panel: Panel) -> pd.DataFrame:
 def answers(panels: Mapping[str, Panel], verdict: Callable[[str], Value]) -> pd.DataFrame:
     """Return the table "want, take, gain, cost" in HTML: the largest gain for each want.
 
-    See `rank_gains`. Each row was written for one method; it says so where another method gains
-    more. `verdict` returns the verdict on a claim.
+    See `rank_gains`. A row expects one method, and says so where another method gains more.
+    `verdict` returns the verdict on a claim.
     """
     return pd.DataFrame([_answer(want, panels[want["panel"]], verdict) for want in OWN["wants"]])
 
@@ -315,8 +313,8 @@ def _answer(want: Values, panel: Panel, verdict: Callable[[str], Value]) -> dict
     elif "claim" in want:
         value = verdict(want["claim"])
         link = f"side_by_side_record.html#side-by-side-{want['claim']}"
-        read = value.scale.rpartition(", ")[2]
-        sure = badge(value.shown, on, link) + f" {value:points} {want['beyond']}, {read}"
+        looks = value.scale.rpartition(", ")[2]
+        sure = badge(value.shown, on, link) + f" {value:points} {want['beyond']}, {looks}"
     else:
         tested = panel.cells[panel.cells["measure"] == want["measure"]]
         sure = badge("significant", on) + f" by Holm’s correction for {len(tested)} methods"
@@ -403,13 +401,13 @@ def matrix(cells: pd.DataFrame, measures: Mapping[str, Settings]) -> dict[str, p
     columns = [name for name in SHORT if name in set(cells["method"])]
     titles = {n: measures[n]["title"] + arrows[measures[n]["better"]] for n in rows}
     cells = cells.assign(numbers=cells["difference"].map(short_number))
-    parts = {"values": "deviations", "numbers": "numbers", "sure": "stands"}
-    empty: dict[str, Any] = {"values": np.nan, "numbers": "", "sure": False}
+    parts: dict[str, tuple[str, Any]] = {"values": ("deviations", np.nan)}
+    parts |= {"numbers": ("numbers", ""), "sure": ("stands", False)}
     frames = {}
-    for name, column in parts.items():
+    for name, (column, empty) in parts.items():
         wide = cells.pivot(index="measure", columns="method", values=column)
         wide = wide.reindex(index=rows, columns=columns)
-        frames[name] = wide.where(wide.notna(), empty[name]).rename(titles).rename(columns=SHORT)
+        frames[name] = wide.where(wide.notna(), empty).rename(titles).rename(columns=SHORT)
     return frames
 
 
@@ -422,16 +420,16 @@ def curves(rows: pd.DataFrame, measures: Mapping[str, Settings], names: list[str
     rows = rows[(rows["status"] == "done") & ~rows["chosen"].astype(bool)]
     means = rows.pivot_table("value", ["method", "strength"], "metric").reset_index()
     methods = [m for m in [*OWN["of_papers"], "adversarial"] if m in set(means["method"])]
-    parts = [means[means["method"].isin(["none", m])].assign(method=SHORT[m]) for m in methods]
-    wide = pd.concat(parts).rename(columns={"accuracy": "x"})
+    lines = [means[means["method"].isin(["none", m])].assign(method=SHORT[m]) for m in methods]
+    wide = pd.concat(lines).rename(columns={"accuracy": "x"})
     long = wide.melt(["method", "x"], names, "measure")
     return long.assign(measure=long["measure"].map({n: measures[n]["title"] for n in names}))
 
 
 def gains(cells: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return gain in a measure and cost in clean accuracy, for `suite.plots.gain_and_cost`."""
-    parts = []
+    frames = []
     for name, column in (("gain", measure), ("cost", "accuracy")):
         ends = cells[cells["measure"] == column].set_index("method")[ENDS].astype(float)
-        parts.append((100 * ends).set_axis([name, f"{name}_low", f"{name}_high"], axis=1))
-    return pd.concat(parts, axis=1).rename(index=SHORT).rename_axis("method").reset_index()
+        frames.append((100 * ends).set_axis([name, f"{name}_low", f"{name}_high"], axis=1))
+    return pd.concat(frames, axis=1).rename(index=SHORT).rename_axis("method").reset_index()

@@ -86,16 +86,16 @@ def _sweep(p: SimpleNamespace) -> list[Model]:
 def models(p: SimpleNamespace) -> list[Model]:
     """Return the models of a panel, including the candidates for k and strength."""
     seeds = dict.fromkeys(TITLES, p.seeds) | dict.fromkeys(p.few, p.few_seeds) | p.seeds_of
-    result = [main_model(p, v, s) for v in VARIANTS + DEFENCES for s in seeds[v]]
+    every = [main_model(p, v, s) for v in VARIANTS + DEFENCES for s in seeds[v]]
     pairs = [(k, p.strength) for k in p.k_values]
     pairs += [(p.k, strength) for strength in p.strengths + p.validation_strengths]
-    result += [Model(ALL_THREE, *pair, s, True) for pair in pairs for s in p.validation_seeds]
+    every += [Model(ALL_THREE, *pair, s, True) for pair in pairs for s in p.validation_seeds]
     extra = {"l1": p.strengths + p.l1_strengths, "last": p.last_strengths, "all": p.all_strengths}
     extra[ALL_THREE] = p.strengths
     penalised = [(v, strength) for v, values in extra.items() for strength in values]
-    result += _sweep(p)
-    result += [main_model(p, v, s)._replace(strength=x) for v, x in penalised for s in p.few_seeds]
-    return [m for m in dict.fromkeys(result) if m.variant not in p.left_out]
+    every += _sweep(p)
+    every += [main_model(p, v, s)._replace(strength=x) for v, x in penalised for s in p.few_seeds]
+    return [m for m in dict.fromkeys(every) if m.variant not in p.left_out]
 
 
 def training(p: SimpleNamespace, model: Model) -> Training:
@@ -133,24 +133,24 @@ def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) ->
 
 
 def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
-    """Return the attacks that are harder to fool, each with its part of the battery."""
+    """Return the harder attacks, each with its part of the battery."""
     pgd, auto_attack = (partial(_attack, name, p.n_battery) for name in ("pgd", "auto_attack"))
     wide = {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
-    rows = [("radii", pgd(size, **wide)) for size in p.epsilons] + _auto_attacks(p)
+    attacks = [("radii", pgd(size, **wide)) for size in p.epsilons] + _auto_attacks(p)
     if not p.epsilon:
-        return rows
+        return attacks
     ce, targeted = ({"parts": [part], "steps": p.pgd_steps} for part in ("apgd-ce", "apgd-t"))
     square = {"parts": ["square"], "queries": p.square_queries or p.n_queries}
-    rows += [("parts", auto_attack(p.epsilon, **part)) for part in (ce, targeted, square)]
+    attacks += [("parts", auto_attack(p.epsilon, **part)) for part in (ce, targeted, square)]
     if p.square_queries and model.variant == ALL_THREE:
-        small = p.small_epsilon
-        rows += [("small parts", auto_attack(small, **part)) for part in (targeted, square)]
+        small = partial(auto_attack, p.small_epsilon)
+        attacks += [("small parts", small(**part)) for part in (targeted, square)]
     crossing = pgd(p.epsilon, **wide)
-    rows += [("scale", crossing | {"scale": scale}) for scale in p.scales]
+    attacks += [("scale", crossing | {"scale": scale}) for scale in p.scales]
     if other := {"none": ALL_THREE, ALL_THREE: "none"}.get(model.variant):
         source = identity(training(p, main_model(p, other, model.seed)))
-        rows.append(("transfer", crossing | {"source": source, "keep_images": False}))
-    return rows + [("steps", pgd(p.epsilon, steps=steps)) for steps in p.steps_swept]
+        attacks.append(("transfer", crossing | {"source": source, "keep_images": False}))
+    return attacks + [("steps", pgd(p.epsilon, steps=steps)) for steps in p.steps_swept]
 
 
 def _auto_attacks(p: SimpleNamespace) -> list[tuple[str, Settings]]:
@@ -168,16 +168,16 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
     sizes = (p.small_epsilon, p.small_steps), (p.epsilon, p.pgd_steps)
     steps = {epsilon: n_steps for epsilon, n_steps in sizes if epsilon}
     for_fgsm: Settings = {"n_images": p.n_fgsm, "keep_images": False} if p.n_fgsm else {}
-    rows = [("none", _attack("fgsm", p.n_attacked, size) | for_fgsm) for size in steps]
+    attacks = [("none", _attack("fgsm", p.n_attacked, size) | for_fgsm) for size in steps]
     if not p.n_fgsm or model.variant in p.attacked:
-        rows += [("none", _attack("pgd", p.n_attacked, s, steps=n)) for s, n in steps.items()]
+        attacks += [("none", _attack("pgd", p.n_attacked, s, steps=n)) for s, n in steps.items()]
     if _is_main(p, model):
-        rows += [(part, settings | CORRECT) for part, settings in rows]
+        attacks += [(part, settings | CORRECT) for part, settings in attacks]
         if model.variant in p.attacked and model.seed in (p.battery_seeds or [model.seed]):
-            rows += _battery(p, model)
+            attacks += _battery(p, model)
     elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
-        rows += _auto_attacks(p)
-    for part, settings in rows:
+        attacks += _auto_attacks(p)
+    for part, settings in attacks:
         yield Spec(_attack_labels(part, settings), "robust_accuracy", settings)
 
 
@@ -257,9 +257,9 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
 
 def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors that figures draw: maps of the images shown, as uint8."""
-    shown = {n: t if n == "field" else t[: parameters["n_shown"]] for n, t in tensors.items()}
-    maps = {n: as_uint8(t) for n, t in shown.items() if n == "maps" and t.dtype != torch.uint8}
-    return shown | maps
+    drawn = {n: t if n == "field" else t[: parameters["n_shown"]] for n, t in tensors.items()}
+    maps = {n: as_uint8(t) for n, t in drawn.items() if n == "maps" and t.dtype != torch.uint8}
+    return drawn | maps
 
 
 def class_maps(results: Sequence[Results]) -> dict[str, list[Any]]:
@@ -271,7 +271,7 @@ def class_maps(results: Sequence[Results]) -> dict[str, list[Any]]:
     for data, arrays in _by_data(results).items():
         maps = [arrays.get(f"maps|{variant}") for variant in VARIANTS]
         for n, image in enumerate(arrays.get("images", ())):
-            rows.append([image, *(None if of_all is None else of_all[n] for of_all in maps)])
+            rows.append([image, *(None if array is None else array[n] for array in maps)])
             labels.append(name_of(data))
     titles = ["image", *(TITLES[variant] for variant in VARIANTS)]
     return {"rows": rows or [[None]], "titles": titles, "labels": labels}
@@ -361,7 +361,7 @@ def read_table(published: Mapping[str, Any], number: str) -> tuple[str, pd.DataF
 
 
 def tabulate_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the columns of the paper's Table 4, and AutoAttack, for CIFAR-10: here and printed."""
+    """Tabulate the columns of Table 4, and AutoAttack, for CIFAR-10: measured and published."""
     rows = attacks(table, ["none", "steps", "auto"], data=CIFAR, main=True)
     rows = rows[(rows["battery"] != "steps") | (rows["steps"] == 50)]
     names = {"clean": "clean", "pgd 20": "PGD-20", "pgd 50": "PGD-50", "AutoAttack": "AutoAttack"}

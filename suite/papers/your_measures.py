@@ -37,12 +37,12 @@ def loss_curvature(subject: EvaluatedModel, *, n_images: int) -> Result:
     The value is NaN where the network has no second derivative. The top probability is kept as
     `confidence`.
     """
-    kept = {"confidence": subject.test_logits(n_images).double().softmax(1).amax(1)}
+    tensors = {"confidence": subject.test_logits(n_images).double().softmax(1).amax(1)}
     if not _differentiable_twice(subject):
-        return Result(torch.full_like(kept["confidence"], torch.nan), kept)
+        return Result(torch.full_like(tensors["confidence"], torch.nan), tensors)
     hessians = (input_hessian(subject.folded, *batch) for batch in subject.batches(n_images))
     largest = [hessian_eigenpairs(hessian).values[:, 0] for hessian in hessians]
-    return Result(torch.cat(largest).clamp_min(0), kept)
+    return Result(torch.cat(largest).clamp_min(0), tensors)
 
 
 def _differentiable_twice(subject: EvaluatedModel) -> bool:
@@ -75,9 +75,9 @@ def drawn_maps(subject: EvaluatedModel, *, saliency: str, n_images: int) -> Resu
         return Result(torch.full((n_images,), torch.nan))
     side = images.shape[-1]
     full = nn.functional.interpolate(maps.abs(), side, mode="bilinear")
-    shown = normalised_for_display(full)[:, None]
-    shown = nn.functional.adaptive_avg_pool2d(shown, min(DRAWN, side))[:, 0]
-    return Result(maps.flatten(1).norm(dim=1), {"maps": as_uint8(shown)})
+    drawn = normalised_for_display(full)[:, None]
+    drawn = nn.functional.adaptive_avg_pool2d(drawn, min(DRAWN, side))[:, 0]
+    return Result(maps.flatten(1).norm(dim=1), {"maps": as_uint8(drawn)})
 
 
 @torch.no_grad()
@@ -98,11 +98,11 @@ def class_maps(network: nn.Module, images: Tensor, class_index: Tensor) -> Tenso
 
     with register_module_forward_hook(keep):
         logits = network(images)
-    of_image = logits.gather(1, class_index[:, None])[:, 0]
+    logit = logits.gather(1, class_index[:, None])[:, 0]
     for output in reversed(features) if logits.shape[1] == last.out_features else ():
         maps = torch.einsum("bchw,bc->bhw", output, last.weight[class_index])
         maps = maps if last.bias is None else maps + last.bias[class_index][:, None, None]
-        if torch.allclose(maps.mean((1, 2)), of_image, rtol=1e-3, atol=1e-3):
+        if torch.allclose(maps.mean((1, 2)), logit, rtol=1e-3, atol=1e-3):
             return maps.clamp_min(0)[:, None]
     return None
 

@@ -204,37 +204,42 @@ def card(table: pd.DataFrame, profile: str, why: str) -> list[dict[str, Any]]:
         profile: of this run.
         why: the reason why there are no labels.
     """
-    own = select(table, profile=profile, who=YOURS)
-    others = table[(table["who"] == REFERENCE) & (table["name"] != own["name"].iloc[0])]
+    yours = select(table, profile=profile, who=YOURS)
+    others = table[(table["who"] == REFERENCE) & (table["name"] != yours["name"].iloc[0])]
     others = others.dropna(subset=ENDS).drop_duplicates(["dial", "name"])
-    rows = {row["dial"]: row for row in own.to_dict("records")}
-    return [_dial(n, rows.get(n), others[others["dial"] == n], why) for n in DIALS]
+    rows = {row["dial"]: row for row in yours.to_dict("records")}
+    return [_entry(n, rows.get(n), others[others["dial"] == n], why) for n in DIALS]
 
 
-def _dial(name: str, own: Row | None, others: pd.DataFrame, why: str) -> dict[str, Any]:
+def _entry(name: str, row: Row | None, others: pd.DataFrame, why: str) -> dict[str, Any]:
+    """Return the entry of a dial, from the row of your network and those of others."""
     about = DIALS[name]
     entry: dict[str, Any] = {"name": name, "title": about["title"], "what": about["what"]}
     entry |= {"text": "–", "n": 0, "dots": [], "word": "", "kind": "none"}
-    if own is None or not np.isfinite(own["value"]):
-        return entry | {"reason": write("reason", about=about, own=own, why=why)}
-    mine, rows = Interval(*(own[part] for part in ENDS)), others.to_dict("records")
-    alike = [row for row in rows if row["alike"] == own["alike"]]
-    entry |= {"text": text(own), "n": own["n"], "own": np.nan_to_num(mine[:3], nan=mine.estimate)}
+    if row is None or not np.isfinite(row["value"]):
+        return entry | {"reason": write("reason", about=about, own=row, why=why)}
+    interval, rows = _interval(row), others.to_dict("records")
+    alike = [other for other in rows if other["alike"] == row["alike"]]
+    ends = np.nan_to_num(interval[:3], nan=interval.estimate)
+    entry |= {"text": text(row), "n": row["n"], "own": ends}
     entry["dots"] = [(r["value"], name_of(r["name"]), text(r), r in alike) for r in rows]
-    if not alike or np.isnan(mine.low):
-        settings = [json.loads(row["alike"]) for row in (*rows[:1], own)]
+    if not alike or np.isnan(interval.low):
+        settings = [json.loads(r["alike"]) for r in (*rows[:1], row)]
         return entry | {"reason": write("difference", settings=settings, alike=alike)}
-    gaps = [difference(mine, Interval(*(row[part] for part in ENDS))) for row in alike]
+    gaps = [difference(interval, _interval(other)) for other in alike]
     low, high = all(gap.high < 0 for gap in gaps), all(gap.low > 0 for gap in gaps)
     if (low or high) and "better" in about:
         entry["kind"] = "good" if high == (about["better"] > 0) else "part"
     return entry | {"word": about["low"] if low else about["high"] if high else LIKE}
 
 
+def _interval(row: Row) -> Interval:
+    return Interval(*(row[end] for end in ENDS))
+
+
 def text(row: Row) -> str:
     """Format the value of a row as its dial says; curvature from its logarithm."""
-    about = DIALS[row["dial"]]
-    ends = np.array([row[part] for part in ENDS], float)
+    about, ends = DIALS[row["dial"]], np.array(_interval(row)[:3], float)
     return f"{Value(*(10**ends if 'sure' in about else ends)):{about['form']}}"
 
 

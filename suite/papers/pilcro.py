@@ -41,6 +41,7 @@ OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "mar
 # What tells the rows of one network from those of others.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 LANDSCAPE = "importance_landscape"
+DERIVES_FROM = "panels"  # parameter with the data sets that `derive` reads
 # Metrics whose tensors are drawn, and what the name of one that is alone ends in.
 DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 FLATNESS = "tv noise block_tv centre_to_rim target_distance"

@@ -1,4 +1,4 @@
-"""The errors that a user can cause, and how to name what was probably meant."""
+"""Errors that a user can cause, with suggestions for misspelt names."""
 
 import difflib
 import functools
@@ -20,7 +20,7 @@ class RunFailed(RuntimeError):
 
 
 class Diverged(RunFailed):
-    """A network is needed whose training diverged."""
+    """The training of a network that is needed diverged."""
 
 
 def unknown(kind: str, name: object, choices: Iterable[str]) -> UsageError:
@@ -42,7 +42,7 @@ def check_name(kind: str, name: object, choices: Collection[str]) -> None:
 
 
 def expected(name: str, what: str, got: object) -> UsageError:
-    """Return the error for something that is not what it must be.
+    """Return the error for a value that is not what it must be.
 
     >>> str(expected("k", "a positive integer", -1))
     'k: expected a positive integer, got -1'
@@ -53,10 +53,10 @@ def expected(name: str, what: str, got: object) -> UsageError:
 def check_keys(
     kind: str, values: Mapping[str, Any], known: Iterable[str], required: Iterable[str] = ()
 ) -> None:
-    """Check the keys of a panel, or of what else is described by a mapping.
+    """Check the keys of a mapping, such as a panel.
 
     Raises:
-        UsageError: one that is not known, with the nearest ones, or one that is missing.
+        UsageError: a key is unknown (the message has the nearest one), or one is missing.
     """
     known = {*known}
     for key in values:
@@ -74,28 +74,28 @@ def check_call(
     choices: Mapping[str, Callable[..., object]],
     settings: Mapping[str, Any],
     *,
-    given: Collection[str] = (),
-    also: Collection[str] = (),
+    supplied: Collection[str] = (),
+    extra: Collection[str] = (),
 ) -> None:
-    """Check a name, and that what it names takes the settings, before any time is spent.
+    """Check the name of a function and its settings, before any time is spent.
 
     Args:
         kind: what `choices` are, for the message.
         name: one of `choices`.
         choices: functions by name.
-        settings: keyword arguments, and those of `also`.
-        given: arguments of the functions that are not settings.
-        also: settings that are not arguments of the functions.
+        settings: keyword arguments of the function, and settings in `extra`.
+        supplied: arguments of the functions that are not settings.
+        extra: settings that are not arguments of the functions.
 
     Raises:
-        UsageError: an unknown name or setting, or a setting that is missing.
+        UsageError: a name or setting is unknown, or a setting is missing.
     """
     check_name(kind, name, choices)
     parameters = _signature(choices[name]).parameters.values()
-    signature = inspect.Signature([p for p in parameters if p.name not in given])
+    signature = inspect.Signature([p for p in parameters if p.name not in supplied])
     for setting in settings:
-        check_name(f"setting of {kind} {name!r}", setting, {*also, *signature.parameters})
+        check_name(f"setting of {kind} {name!r}", setting, {*extra, *signature.parameters})
     try:
-        signature.bind(**{key: value for key, value in settings.items() if key not in also})
+        signature.bind(**{key: value for key, value in settings.items() if key not in extra})
     except TypeError as error:
         raise UsageError(f"{kind} {name!r}: {error}") from error

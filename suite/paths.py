@@ -1,6 +1,6 @@
-"""Where things lie, what may name a folder, and how files that people write are read.
+"""Folders of the project, names of runs, and strict reading of YAML files.
 
-Three folders can be moved by environment variables.
+Environment variables move three folders.
 """
 
 import os
@@ -29,7 +29,7 @@ def data_folder() -> Path:
 
 
 def suggest_variable(path: Path) -> str:
-    """Return the advice to set the variable that moves a path; "" if no variable does."""
+    """Return the advice to set the variable that moves a path, or "" where no variable does."""
     folders = {"STORE": store_folder(), "EXECUTED": executed_folder(), "DATA": data_folder()}
     path = path.absolute()
     inside = [name for name, folder in folders.items() if path.is_relative_to(folder.absolute())]
@@ -42,11 +42,11 @@ def executed_folder() -> Path:
 
 
 def resolve_paths(value: Any, base: Path | None = None) -> Any:
-    """Return parameters in which each folder of own images has its whole path.
+    """Make the paths in parameters absolute, since kernels start in another folder.
 
-    So has each other path to what is there, and FILE.py:FUNCTION. Of "A or B" it is the data set B,
-    where its folder is among the data, else A. A path is relative to `base`, or to where the
-    command was started: a kernel starts elsewhere.
+    These are `imagefolder:PATH`, FILE.py:FUNCTION, and paths of existing files. They are relative
+    to `base`, by default the working folder. "A or B" becomes the data set B where the data folder
+    has it, else A.
 
     >>> resolve_paths([{"data": "mnist"}, "resized:imagefolder:/my/photos:32"])
     [{'data': 'mnist'}, 'resized:imagefolder:/my/photos:32']
@@ -67,16 +67,16 @@ def resolve_paths(value: Any, base: Path | None = None) -> Any:
     if before in ("", "resized:") and path:
         return f"{before}{kind}{base / os.path.expanduser(path)}"
     file, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")
-    whole = base / os.path.expanduser(file)
-    is_path = not path and ("/" in file or "." in file) and whole.exists()
-    return f"{whole}{colon}{function}" if is_path else value
+    full_path = base / os.path.expanduser(file)
+    is_path = not path and ("/" in file or "." in file) and full_path.exists()
+    return f"{full_path}{colon}{function}" if is_path else value
 
 
 def check_run_name(name: str) -> str:
-    """Return the name of a run, which names a folder, as it is.
+    """Check that the name of a run can name a folder, and return it.
 
     Raises:
-        UsageError: it could lead out of its folder, or is too long for one.
+        UsageError: the name could lead out of its folder, or is too long.
 
     >>> check_run_name("workstation+n_images=64")
     'workstation+n_images=64'
@@ -87,7 +87,7 @@ def check_run_name(name: str) -> str:
     return name
 
 
-# How plain text must be written to be of the type that YAML 1.1 gives it, and what to do.
+# For each YAML 1.1 type: how its plain text must be written, and what is expected instead.
 _PLAIN = {
     "bool": (r"(?i:true|false)", "true or false; a word in quotes"),
     "int": (r"[-+]?(0|[1-9][0-9_]*)", "a decimal number; text in quotes"),
@@ -97,11 +97,11 @@ _PLAIN = {
 
 
 class _Strict(yaml.CSafeLoader):
-    """YAML without its traps: each name once, numbers and words that are what they look like."""
+    """A YAML loader that refuses duplicate names, and text that YAML reads as another type."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         wrong, at = "", node
-        if node in self.constructed_objects:  # checked, and merged with others since
+        if node in self.constructed_objects:  # a mapping that was checked, then merged with others
             return super().construct_object(node, deep)
         if isinstance(node, yaml.ScalarNode) and not node.style:
             pattern, what = _PLAIN.get(node.tag.rpartition(":")[2], (".*", ""))
@@ -120,8 +120,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
     """Read a file of `name: value` lines, strictly.
 
     Raises:
-        UsageError: it cannot be read, is not in UTF-8 or not such a file, has a name twice, or a
-            value that YAML takes for another than it looks like; with file and line.
+        UsageError: the file cannot be read, is not UTF-8 or not a mapping, has a name twice, or a
+            value that YAML reads as another type. The message has the file and line.
     """
     try:
         values = yaml.load(file.read_text(encoding="utf-8-sig"), _Strict)

@@ -1,7 +1,7 @@
-"""Units of work: everything that decides a result, as values that turn into JSON.
+"""Units of work: trainings and measurements, described by values that JSON can hold.
 
-A unit's identity leaves out fields with their default values. So a new field does not change the
-keys of older results, and a default must never change: a new meaning takes a new number in
+The identity of a unit omits fields with default values, so a new field leaves the keys of older
+results unchanged. A default must therefore never change: a new meaning needs a new number in
 `VERSIONS`.
 """
 
@@ -21,7 +21,7 @@ from suite.errors import expected
 Values = Mapping[str, Any]  # parameters, or settings, by name
 VERSIONS = {"training": 1, "pretrained": 2, "measurement": 2}
 
-# What a field must be, in words, and the predicate that decides it: the metadata of the field.
+# The metadata of a field: what it must be, in words, and the predicate that checks it.
 Rule = Mapping[str, Any]
 
 
@@ -31,18 +31,18 @@ def rule(expected: str, holds: Callable[[Any], bool]) -> Rule:
 
 
 def optional(base: Rule) -> Rule:
-    """Return a rule that also accepts None."""
+    """Return the rule that also accepts None."""
     return rule(f"{base['expected']} or None", lambda value: value is None or base["holds"](value))
 
 
 def require(name: str, value: object, field_rule: Rule) -> None:
-    """Raise a `UsageError` that names a field and what it must be, unless its rule holds."""
+    """Raise a `UsageError` that names the field and what it must be, unless its rule holds."""
     if not field_rule["holds"](value):
         raise expected(name, field_rule["expected"], f"{value!r} ({type(value).__name__})")
 
 
 class _Checked:
-    """A dataclass that checks each field that has a rule."""
+    """A dataclass that checks the fields that have a rule."""
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class _Checked:
 
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
-        """The fields that differ from their defaults, as JSON values; made once."""
+        """The fields that differ from their defaults, as JSON values."""
         kind = type(self).__name__.lower()
         result: dict[str, Any] = {"unit": kind, "version": VERSIONS[kind]}
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -73,12 +73,9 @@ def is_finite(value: Any) -> bool:
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(value, tuple | list) and all(map(holds, value))
-
-
-def is_rising(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return is_list(value, holds) and sorted({*value}) == [*value]
+def is_rising(values: Any, holds: Callable[[Any], bool]) -> bool:
+    is_list = isinstance(values, tuple | list) and all(map(holds, values))
+    return is_list and sorted({*values}) == [*values]
 
 
 def is_settings(value: Any) -> bool:
@@ -120,47 +117,44 @@ class Training(_Checked):
         network_options: further arguments of the network.
         pixel_range: values that black and white get.
         n_train: number of training images, the first of the split; None for all.
-        epochs, batch_size, optimizer, learning_rate: of the training; with 0 epochs the network is
-            the initial one, which is not stored but rebuilt for each measurement.
-        penalties: for each name in `suite.training.penalties.PENALTIES` its settings. "strength" is
-            the coefficient; with "every" a penalty acts, in full strength, only in steps T, 2T, ...
-            of the training; with "warm_up" its coefficient rises from zero by equal steps, during
-            so many steps.
+        epochs, batch_size, optimizer, learning_rate: of the training. With 0 epochs the network
+            stays as initialised; it is not stored but rebuilt for each measurement.
+        penalties: settings by name in `suite.training.penalties.PENALTIES`. "strength" is the
+            coefficient. With "every" = T a penalty acts, at full strength, only in steps T, 2T, ...
+            With "warm_up" the coefficient rises linearly from zero during that many steps.
         group_dro: step size of Group DRO, which then replaces the mean cross-entropy; None for
             none. The data set must have groups.
         balance_groups: draw the images of an epoch with replacement, so that all groups are
             equally frequent.
-        folds: split the training images into so many folds with equal shares of each class, train
-            on all but one and test on that one; None for the data set's own test images. The folds
-            do not depend on the seed; `n_train` counts the images of the other folds.
+        folds: number of stratified folds of the training images: train on all but one, test on
+            that one. None for the data set's own test images. The folds do not depend on the seed;
+            `n_train` counts the images of the other folds.
         fold: the fold to test on, from 0.
-        crop_padding, flip: random changes of the images, anew in each epoch (see
+        crop_padding, flip: random augmentation, redrawn in each epoch (see
             `suite.training.augmentation.crop_and_flip`).
-        zoom: largest factor by which an image is magnified about its middle, at random and anew in
-            each epoch (see `suite.training.augmentation.zoom_in`); None for no zooming.
-        swap_halves: swap the upper and the lower half of an image or not, at random and anew in
-            each epoch; on BlockMNIST this draws anew whether the null block is above or below.
-        input_noise: standard deviation of normal noise on the images, anew in each epoch, in the
-            units of `pixel_range`.
+        zoom: largest random magnification about the centre, redrawn in each epoch (see
+            `suite.training.augmentation.zoom_in`); None for no zooming.
+        swap_halves: randomly swap the upper and the lower half of an image, redrawn in each epoch.
+            On BlockMNIST this redraws whether the null block is above or below.
+        input_noise: standard deviation of normal noise on the images, redrawn in each epoch, in
+            the units of `pixel_range`.
         optimizer_options: further arguments of the optimizer (`suite.training.optimizers`), such as
             "momentum" and "weight_decay"; with "decay_all" false, biases and normalisations do not
             decay.
-        cosine_epochs: the learning rate falls along half a cosine, to zero after so many epochs,
-            which may be more than `epochs`; None for no such decay.
-        decay_epochs: after each of these numbers of epochs the learning rate is divided by ten;
-            not together with `cosine_epochs`.
+        cosine_epochs: number of epochs after which a cosine schedule of the learning rate reaches
+            zero; it may exceed `epochs`. None for no schedule.
+        decay_epochs: numbers of epochs after which the learning rate is divided by ten; not
+            together with `cosine_epochs`.
         label_smoothing: share of the label that is spread evenly over all classes.
-        fixed_statistics: train the network in evaluation mode: batch normalisation uses the running
-            statistics of the initial network, which stay, and there is no dropout. For pretrained
-            networks.
-        clip: largest norm of the gradient by all parameters; a longer gradient is scaled to it.
-            None for any.
+        fixed_statistics: train the network in evaluation mode, for pretrained networks: batch
+            normalisation keeps the running statistics of the initial network, without dropout.
+        clip: largest norm of the gradient by all parameters, for gradient clipping; None for none.
         precision: of convolutions and products in the training, "float32", or "bfloat16" by
             `torch.autocast`; weights, sums and all later measurements are in float32.
-        seed: of the initial weights, of the order of the images and of their changes.
+        seed: of the initial weights, and of the order and the augmentation of the images.
 
     Raises:
-        UsageError: a field has the wrong type or is out of its range; the message names it.
+        UsageError: a field has the wrong type or is out of range; the message names it.
     """
 
     data: str = field(metadata=NAME)
@@ -213,16 +207,16 @@ FIELDS = {spec.name for spec in dataclasses.fields(Training)}
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained(_Checked):
-    """A pretrained network, and the images that it is shown.
+    """A pretrained network, and the images that it is evaluated on.
 
     Args:
-        data: name of the data set (see `suite.data.SOURCES`), whose test images are shown.
+        data: name of the data set (see `suite.data.SOURCES`); its test images are used.
         network: name of the network (see `suite.networks.PRETRAINED`), or of one of your own (see
             `suite.networks.yours`).
-        options: options of a network of your own, which say how it is made.
+        options: how a network of your own is made.
         n_images: number of images, the first of the split; None for all.
-        labels: labels where the network's classes are not those of the data: "predicted" for its
-            own predictions, or the network's class for each class of the data.
+        labels: labels where the classes of the network are not those of the data: "predicted" for
+            its predictions, or the network's class for each class of the data.
 
     Raises:
         UsageError: a field has the wrong type; the message names it.
@@ -237,7 +231,7 @@ class Pretrained(_Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(_Checked):
-    """A metric of a trained network.
+    """A metric of a network.
 
     Args:
         training: the network, trained here or pretrained.
@@ -280,7 +274,7 @@ def key(unit: Unit, fingerprints: Mapping[str, str]) -> str:
 
     Args:
         unit: a training or measurement.
-        fingerprints: fingerprint of each data set, by name.
+        fingerprints: of data sets, by name.
 
     >>> unit = Training(data="d", network="n", epochs=1, learning_rate=0.1, seed=0)
     >>> key(unit, {"d": "1"}) == key(unit, {"d": "2"})
@@ -303,7 +297,7 @@ def log_spaced(low: float, high: float, count: int) -> list[float]:
     """Return `count` numbers from `low` to `high`, with equally spaced logarithms.
 
     Raises:
-        UsageError: not 0 < low <= high, not finite, or `count` below 1.
+        UsageError: not 0 < low <= high < infinity, or `count` below 1.
 
     >>> log_spaced(1, 100, 3)
     [1.0, 10.0, 100.0]

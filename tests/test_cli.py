@@ -1,4 +1,4 @@
-"""The command as a user types it."""
+"""The command line."""
 
 import ast
 import json
@@ -29,19 +29,19 @@ CHAPTERS = notebooks.chapters()
 
 
 @pytest.fixture
-def own(tmp_path):
-    """Stores, data and results of its own, by the variables that move them."""
+def folders(tmp_path):
+    """The variables that move stores, data and results to a folder of the test."""
     return {f"REGLIB_{n.upper()}": str(tmp_path / n) for n in ("store", "executed", "data")}
 
 
 @pytest.fixture
-def command(own, tmp_path, monkeypatch, capsys):
-    """Run the suite in this process; give exit code, output and errors."""
+def command(folders, tmp_path, monkeypatch, capsys):
+    """Run the suite in this process; return exit code, output and errors."""
 
     def call(*arguments, **variables):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("sys.argv", ["suite", *arguments])
-        with mock.patch.dict(os.environ, own | variables), pytest.raises(SystemExit) as ended:
+        with mock.patch.dict(os.environ, folders | variables), pytest.raises(SystemExit) as ended:
             cli.main()
         return (ended.value.code or 0, *capsys.readouterr())
 
@@ -49,26 +49,26 @@ def command(own, tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def typed(own, tmp_path):
+def command_in_process(folders, tmp_path):
     """Run the suite in a process of its own."""
 
     def call(*arguments, **variables):
         program = [sys.executable, "-m", "suite", *arguments]
-        options = {"env": os.environ | own | variables, "cwd": tmp_path, "timeout": 300}
-        done = subprocess.run(program, capture_output=True, text=True, **options)
-        return done.returncode, done.stdout, done.stderr
+        options = {"env": os.environ | folders | variables, "cwd": tmp_path, "timeout": 300}
+        result = subprocess.run(program, capture_output=True, text=True, **options)
+        return result.returncode, result.stdout, result.stderr
 
     return call
 
 
-def test_list_shows_profiles_and_parameters_with_type_default_and_help(command):
+def test_list(command):
     code, out, _ = command("list")
     assert code == 0
     assert "profiles: smoke, laptop, desktop, workstation, paper" in out
     assert "n_samples: int = 20\n      noisy copies" in out
 
 
-def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
+def test_keep_refuses_unfinished_run(command, tmp_path):
     code, _, err = command("keep", CHAPTER, "smoke")
     assert code == 2
     # In a checkout with changes it is refused for them.
@@ -104,15 +104,15 @@ def test_keep_refuses_a_run_that_is_not_finished(command, tmp_path):
         (["book"], "was not executed"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_message_with_code_2(command, arguments, message):
+def test_usage_errors(command, arguments, message):
     code, out, err = command(*arguments)
     assert message in err, err
     assert code == 2, err
     assert "Traceback" not in out + err
 
 
-def test_debug_shows_the_traceback(typed):
-    _, _, err = typed("--debug", "run", "--profile", "labtop")
+def test_debug_shows_the_traceback(command_in_process):
+    _, _, err = command_in_process("--debug", "run", "--profile", "labtop")
     assert "Traceback" in err
 
 
@@ -123,33 +123,35 @@ class TestRun:
             assert code == 0
             assert f"726 units, 0 stored (0 s spent), {of_kept} missing" in out
 
-    def test_dry_run_computes_nothing(self, command, tmp_path):
-        code, out, _ = command("run", CHAPTER, "--profile", "paper", "--dry-run")
-        assert code == 0
-        assert "units, 0 stored" in out
-        for name in ("kmnist", "cifar10", "imagenette320"):
-            assert f"data set '{name}' is not at" in out
-        assert "download=True" in out
-        assert not list((tmp_path / "store").rglob("*.json"))
-        assert not (tmp_path / "executed").exists()
-
-    def test_data_of_several_sets_are_missed_once(self, command):
+    def test_dry_run_names_missing_data(self, command, tmp_path):
         code, out, _ = command("run", "marginal_density", "--profile", "workstation", "--dry-run")
         assert code == 0
         missed = [line for line in out.splitlines() if "missing data" in line]
         assert len([line for line in missed if "data set 'mnist'" in line]) == 1
         assert len(missed) == len(set(missed)) == 3
+        assert "download=True" in out
+        assert not list((tmp_path / "store").rglob("*.json"))
+        assert not (tmp_path / "executed").exists()
 
-    def test_command_line_goes_before_a_file(self, command, tmp_path):
+    @pytest.mark.parametrize(
+        ("chapter", "data"), [("pilcro", "cifar10-jpeg"), ("top_gap", "imagenette160")]
+    )
+    def test_missing_data_of_the_page(self, chapter, data, command):
+        arguments = ["run", chapter, "--profile", "workstation", "--dry-run"]
+        code, out, _ = command(*arguments, REGLIB_FRESH="")
+        assert (code, " kept, 0 missing" in out) == (0, True)
+        assert out.count(f"data set '{data}' is not at") == 1
+
+    def test_command_line_overrides_file(self, command, tmp_path):
         (tmp_path / "params.yml").write_text("repetitions: 4\nalpha_min: 1.0e+3\n")
-        given = ["run", CHAPTER, "--profile", "smoke", "--dry-run", "-f", "params.yml"]
-        _, four, _ = command(*given)
-        _, one, _ = command(*given, "-p", "repetitions", "1")
+        arguments = ["run", CHAPTER, "--profile", "smoke", "--dry-run", "-f", "params.yml"]
+        _, four, _ = command(*arguments)
+        _, one, _ = command(*arguments, "-p", "repetitions", "1")
         assert f"{CHAPTER}, run smoke+alpha_min=1000.0+repetitions=4: " in four
         counts = [int(text.partition(" units")[0].split()[-1]) for text in (four, one)]
         assert counts[0] > 3 * counts[1]
 
-    def test_parameter_goes_to_the_chapters_that_have_it(self, command):
+    def test_parameter_of_some_chapters(self, command):
         code, out, _ = command("run", "--dry-run", "--profile", "smoke", "-p", "alpha_min", "1e3")
         assert code == 0
         assert "differentiating_a_gradient, run smoke: no units" in out
@@ -158,7 +160,7 @@ class TestRun:
 
 class TestCellOfParameters:
     @pytest.mark.parametrize("chapter", CHAPTERS)
-    def test_is_the_start_of_the_profile_desktop(self, chapter):
+    def test_has_values_of_desktop(self, chapter):
         cell = read_cell(notebooks.source(chapter))
         desktop = notebooks.profiles(chapter)["desktop"]
         assert {n: entry.default for n, entry in cell.items()} == {n: desktop[n] for n in cell}
@@ -166,7 +168,7 @@ class TestCellOfParameters:
         assert len(cell) <= 16  # with the name of the profile
 
     @pytest.mark.parametrize("profile", notebooks.PROFILES)
-    def test_takes_the_rest_from_the_profile_that_it_names(self, profile):
+    def test_other_parameters_from_named_profile(self, profile):
         cell = read_cell(notebooks.source("top_gap"))
         values = {name: entry.default for name, entry in cell.items()} | {"profile": profile}
         of_profile = notebooks.resolve("top_gap", profile, {})
@@ -176,17 +178,17 @@ class TestCellOfParameters:
         values |= {"In": ["# Parameters\nepochs = 8\n"]}  # set, though it is as in desktop
         assert notebooks.notebook_parameters("top_gap", values)["epochs"] == 8
 
-    def test_has_what_cells_ask_for(self):
+    def test_has_parameters_that_cells_use(self):
         for chapter in CHAPTERS:
             cells = nbformat.read(notebooks.source(chapter), as_version=4).cells
             trees = [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
             names = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)]
-            made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-            asked = {node.id for node in names} - made
-            assert not asked & notebooks.parameters(chapter).keys(), chapter
+            assigned = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            free = {node.id for node in names} - assigned
+            assert not free & notebooks.parameters(chapter).keys(), chapter
 
 
-def test_papermill_runs_a_profile_from_any_folder(tmp_path):
+def test_papermill_runs_a_profile(tmp_path):
     chapter = "differentiating_a_gradient"
     profile = notebooks.NOTEBOOKS / "profiles" / chapter / "smoke.yml"
     program = [sys.executable, "-m", "papermill", str(notebooks.source(chapter)), "out.ipynb"]
@@ -200,7 +202,7 @@ def test_papermill_runs_a_profile_from_any_folder(tmp_path):
 
 
 class TestReport:
-    def test_json_has_the_fields_of_a_verdict(self, command):
+    def test_json_has_fields_of_verdict(self, command):
         code, out, _ = command("report", "--json")
         assert code == 0
         for verdict in json.loads(out):
@@ -224,7 +226,7 @@ class TestReport:
 
 
 class TestBeforeWork:
-    """What a run needs is asked for before it computes."""
+    """A run checks what it needs before it computes."""
 
     @pytest.fixture
     def run(self, monkeypatch, tmp_path):
@@ -263,7 +265,7 @@ class TestBeforeWork:
         assert ("'keep' will refuse this run" in capsys.readouterr().err) is not known
         assert run.called == ["units", "chapters"]
 
-    def test_what_failed_is_not_computed_again(self, run, monkeypatch):
+    def test_failure_stops_the_run(self, run, monkeypatch):
         def fail(*of, **options):
             raise RunFailed("units that failed: 1")
 
@@ -273,7 +275,7 @@ class TestBeforeWork:
         assert run.called == []
 
 
-def test_status_reads_what_is_kept_once(monkeypatch, capsys):
+def test_status_reads_archives_once(monkeypatch, capsys):
     times, read = Counter(), kept.read_archive
     monkeypatch.setattr(kept, "read_archive", lambda p: [times.update([p]), read(p)][1])
     monkeypatch.setenv("REGLIB_FRESH", "")
@@ -314,16 +316,16 @@ print(sorted({{"torch", "pandas", "papermill", "matplotlib"}} & sys.modules.keys
 """
 
 
-def test_a_parameter_out_of_range_is_refused_before_torch_is_waited_for():
+def test_range_is_checked_before_imports():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_json_of_a_parameter_is_taken_as_python_is(command):
+def test_parameter_in_json_or_python(command):
     panel = '[{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 2, "flip": %s}]'
     for word in ("true", "True"):
-        given = ["-p", "panels", panel % word]
-        code, out, err = command("run", CHAPTER, "--profile", "smoke", *given, "--dry-run")
+        change = ["-p", "panels", panel % word]
+        code, out, err = command("run", CHAPTER, "--profile", "smoke", *change, "--dry-run")
         assert code == 0, err
         assert "run smoke+panels=data-mnist5k-net-" in out
 
@@ -338,28 +340,28 @@ class TestEncoding:
             ("report", {"PYTHONIOENCODING": "ascii"}),
         ],
     )
-    def test_output_of_ascii(self, typed, name, variables):
-        code, out, err = typed(name, **variables)
+    def test_ascii_output(self, command_in_process, name, variables):
+        code, out, err = command_in_process(name, **variables)
         assert (code, err) == (0, "")
         assert "smallest α" in out or name != "list"
 
-    def test_print_of_ascii(self, tmp_path):
-        """What is printed by others than the command itself."""
+    def test_ascii_print(self, tmp_path):
+        """Text printed by other code than the command."""
         program = "from suite import cli; from suite.cli import commands; "
         program += "commands.run_words = lambda _: print('α'); cli.main()"
         environment = os.environ | {"PYTHONIOENCODING": "ascii"}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
         assert (done.returncode, done.stdout) == (0, b"\\u03b1\n"), done.stderr
 
-    def test_each_file_is_opened_with_an_encoding(self):
-        """What is read and written as text must not depend on the locale."""
+    def test_files_are_opened_with_encoding(self):
+        """Text files must not depend on the locale."""
         for file in [*(ROOT / "suite").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if getattr(getattr(node, "func", None), "attr", "") in ("read_text", "write_text"):
                     assert "encoding" in {k.arg for k in node.keywords}, f"{file}:{node.lineno}"
 
 
-def test_a_stray_notebook_is_named_once_and_no_chapter(monkeypatch, tmp_path, capsys):
+def test_stray_notebook_is_no_chapter(monkeypatch, tmp_path, capsys):
     folder, strays = tmp_path / "notebooks", (f"{CHAPTER}-Copy1", "Untitled")
     shutil.copytree(notebooks.NOTEBOOKS, folder)
     for name in strays:

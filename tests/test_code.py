@@ -1,4 +1,4 @@
-"""Results of other code: computed anew where a user's function changed, else said."""
+"""Results of other code: recomputed if a user's function changed, else reported."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ OTHER = FIRST.replace("square", "abs")
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Register the penalty `mine`, of a file of the user's."""
+    """Register the penalty `mine` from a file of the user."""
     number = iter(range(99))
 
     def call(text):
@@ -48,8 +48,8 @@ def units(small):
     return [small(), mine, Measurement(training=mine, metric="accuracy")]
 
 
-def written(table, store):
-    """Return keys, when the record of each was written, and values."""
+def read_results(table, store):
+    """Return the keys, times of the records, and values."""
     keys = table["key"].tolist()
     files = [store.folder / key[:2] / f"{key}.json" for key in keys]
     return keys, [file.stat().st_mtime_ns for file in files], table["value"].tolist()
@@ -58,34 +58,35 @@ def written(table, store):
 class TestPenaltyOfAUser:
     def test_changed_function_is_computed_anew(self, write, units, store, here, capsys):
         write(FIRST)
-        keys, before, values = written(compute(units, store=store, resources=here), store)
+        keys, before, values = read_results(compute(units, store=store, resources=here), store)
         assert "computed anew" not in capsys.readouterr().out
         write(OTHER)
-        again, after, others = written(compute(units, store=store, resources=here), store)
+        again, after, others = read_results(compute(units, store=store, resources=here), store)
         assert (again, after[0]) == (keys, before[0])
         assert others[1] != values[1]
         assert after[2] != before[2]
         assert "because functions that they name changed: 2 units" in capsys.readouterr().out
-        _, last, _ = written(compute(units, store=store, resources=here), store)
+        _, last, _ = read_results(compute(units, store=store, resources=here), store)
         assert last == after
 
     @pytest.mark.parametrize("commit", [None, "abc"])
-    def test_its_file_counts(self, write, units, monkeypatch, commit):
+    def test_whole_file_counts(self, write, units, monkeypatch, commit):
         """Without a commit, and with one in a tree without changes."""
         if commit:
             monkeypatch.setattr(code, "commit", lambda: commit)
             monkeypatch.setattr(code, "changes", lambda *paths: [])
         write(FIRST)
-        said = {"code": Sources().provenance(units[1])} | ({"commit": commit} if commit else {})
-        assert not Sources().differs("named", units[1], said)
+        provenance = {"code": Sources().provenance(units[1])}
+        provenance |= {"commit": commit} if commit else {}
+        assert not Sources().differs("named", units[1], provenance)
         for text in (OTHER, FIRST.replace("SCALE = 1.0", "SCALE = 2.0")):
             write(text)
-            assert Sources().differs("named", units[1], said)
+            assert Sources().differs("named", units[1], provenance)
         if commit:
-            assert not Sources().differs("tree", units[1], said)
+            assert not Sources().differs("tree", units[1], provenance)
         assert not Sources().differs("named", units[0], {})
 
-    def test_dry_run_tells(self, write, units, store, here):
+    def test_dry_run(self, write, units, store, here):
         write(FIRST)
         compute(units, store=store, resources=here)
         write(OTHER)
@@ -96,7 +97,7 @@ class TestPenaltyOfAUser:
         assert "3 units, 0 stored (0 s spent), 3 missing" in str(forced)
         assert "everything is computed again (--force)" in str(forced)
 
-    def test_checkpoint_of_other_code_is_left(self, write, units, store, here, monkeypatch):
+    def test_checkpoint_of_other_code(self, write, units, store, here, monkeypatch):
         write(FIRST)
         monkeypatch.setattr(store.__class__, "drop_checkpoint", lambda *arguments: None)
         key = compute(units[1:2], store=store, resources=here, checkpoint_seconds=0)["key"][0]
@@ -109,7 +110,7 @@ class TestPenaltyOfAUser:
 
 
 class TestCodeOfTheProject:
-    def test_of_a_commit_it_is_not_named(self, units, monkeypatch):
+    def test_committed_code_has_no_checksum(self, units, monkeypatch):
         monkeypatch.setattr(code, "_committed_text", lambda file: file.read_text())
         monkeypatch.setattr(code, "changes", lambda *paths: ["a file"])
         sources = Sources()
@@ -134,8 +135,8 @@ class TestCodeOfTheProject:
         assert Sources().differs("named", changed, {"commit": "abc"})
         assert not Sources().differs("named", other, {"commit": "abc"})
 
-    def test_checksums_are_those_of_every_process(self):
-        """Sets, and so names in them, have another order in each process."""
+    def test_checksums_agree_between_processes(self):
+        """The order of sets differs between processes."""
         unit = {"data": "d", "network": "resnet", "epochs": 1, "learning_rate": 1.0, "seed": 0}
         program = "from suite.runs.code import Sources; from suite.units import Training\n"
         program += f"print(Sources().provenance(Training(**{unit})))"
@@ -147,7 +148,7 @@ class TestCodeOfTheProject:
 
 
 class TestChangedTree:
-    def test_what_is_read_is_said_to_be_of_it(self, units, store, here, capsys, monkeypatch):
+    def test_results_of_other_tree(self, units, store, here, capsys, monkeypatch):
         monkeypatch.setattr(code, "changes", lambda *paths: [" M suite/data/files.py"])
         compute(units[:1], store=store, resources=here)
         compute(units[:1], store=store, resources=here)
@@ -157,7 +158,7 @@ class TestChangedTree:
         out = capsys.readouterr().out
         assert "other code changed (M suite/data/files.py): 1 units; --force computes" in out
 
-    def test_counts_for_results_of_a_commit(self, units, monkeypatch):
+    def test_differs_from_a_commit(self, units, monkeypatch):
         for changed in ([], [" M suite/data/files.py"]):
             monkeypatch.setattr(code, "changes", lambda *paths, now=changed: now)
             assert Sources().differs("tree", units[0], {"commit": "abc"}) is bool(changed)
@@ -170,12 +171,12 @@ class TestWithoutGit:
         monkeypatch.setattr(code, "_committed_text", lambda file: "")
         monkeypatch.setattr(code, "changes", lambda *paths: [])
 
-    def test_results_of_a_commit_are_read(self, units):
+    def test_results_of_commits_are_read(self, units):
         assert not Sources().differs("named", units[0], {"commit": "abc"})
 
     def test_changed_function_is_other_code(self, units):
-        said = {"commit": "unknown", "code": Sources().provenance(units[0])}
-        assert said["code"]["named"]
-        assert not Sources().differs("named", units[0], said)
-        said["code"]["named"] = "other"
-        assert Sources().differs("named", units[0], said)
+        provenance = {"commit": "unknown", "code": Sources().provenance(units[0])}
+        assert provenance["code"]["named"]
+        assert not Sources().differs("named", units[0], provenance)
+        provenance["code"]["named"] = "other"
+        assert Sources().differs("named", units[0], provenance)

@@ -1,10 +1,8 @@
-import errno
 import json
 import math
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -40,22 +38,22 @@ def no_training(monkeypatch):
 
 
 @pytest.fixture
-def noted(monkeypatch):
-    """Keep a list of what is trained."""
-    seen = []
+def trained(monkeypatch):
+    """List the trainings that are computed."""
+    units = []
 
-    def note(unit, *arguments, **options):
-        seen.append(unit)
+    def record_unit(unit, *arguments, **options):
+        units.append(unit)
         return train(unit, *arguments, **options)
 
-    monkeypatch.setattr("suite.runs.execute.train", note)
-    return seen
+    monkeypatch.setattr("suite.runs.execute.train", record_unit)
+    return units
 
 
-def refusals(small):
-    """List units that cannot be computed, each with the start of the message."""
+def refused_units(small):
+    """List units that cannot be computed, each with the start of its message."""
 
-    def of(metric, training=small(), **settings):  # noqa: B008
+    def measured(metric, training=small(), **settings):  # noqa: B008
         return Measurement(training=training, metric=metric, settings=settings)
 
     def top_gap(**options):
@@ -69,22 +67,22 @@ def refusals(small):
     centre += "position called the centre is the corner, got 2 x 2"
     class_maps = "expected a network with class maps, such as 'top_gap', got "
     misspelt = {"saliency": "depplift", "n_images": 4}
-    maps = of("saliency_maps", **SALIENT, data="kmnst")
-    iou = of("mask_iou", top_gap(k=0.1), n_images=3)
+    maps = measured("saliency_maps", **SALIENT, data="kmnst")
+    iou = measured("mask_iou", top_gap(k=0.1), n_images=3)
     return [
-        (of("acuracy"), "unknown metric 'acuracy': did you mean 'accuracy'?"),
-        (of("entropy", **misspelt), "unknown saliency 'depplift': did you mean 'deeplift'?"),
-        (of("entropy", saliensy="deeplift"), unknown),
-        (of("entropy", n_images=3), "metric 'entropy': missing a required"),
+        (measured("acuracy"), "unknown metric 'acuracy': did you mean 'accuracy'?"),
+        (measured("entropy", **misspelt), "unknown saliency 'depplift': did you mean 'deeplift'?"),
+        (measured("entropy", saliensy="deeplift"), unknown),
+        (measured("entropy", n_images=3), "metric 'entropy': missing a required"),
         (small(data="mnist5"), "unknown data set 'mnist5': did you mean 'mnist5k'?"),
         (maps, "unknown data set 'kmnst': did you mean 'kmnist'?"),
         (small(network_options={"widht": 3}), "network 'lenet5':"),
-        (of("accuracy", n_images=1001), most.format("images", "test", 1000, 1001)),
+        (measured("accuracy", n_images=1001), most.format("images", "test", 1000, 1001)),
         (small(n_train=4001), most.format("train", "training", 4000, 4001)),
         (top_gap(k=5000), pooled),
         (iou, "mask_iou: expected a data set with masks, got 'mnist5k'"),
-        (of("erf_distance", strided, n_images=3), centre),
-        (of("class_map_sparsity", n_images=3), class_maps),
+        (measured("erf_distance", strided, n_images=3), centre),
+        (measured("class_map_sparsity", n_images=3), class_maps),
     ]
 
 
@@ -97,31 +95,31 @@ class TestPlan:
         assert plan([*units, *measured, units[0]], store) == Plan(total=6, **nothing)
         assert list(store.folder.iterdir()) == []
 
-    def test_names_missing_data_and_checks_names(self, store, small, tmp_path, monkeypatch):
+    def test_missing_data_and_unknown_names(self, store, small, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-        there, absent = small(), small(data="kmnist")
-        result = plan([there, absent, accuracy_of(absent), absent], store)
+        absent = small(data="kmnist")
+        result = plan([small(), absent, accuracy_of(absent), absent], store)
         assert result.total == 3
         assert result.missing_data.keys() == {"kmnist"}
         assert "download=True" in result.missing_data["kmnist"]
         with pytest.raises(UsageError, match="did you mean 'lenet5'"):
             plan([small(data="kmnist", network="lenet")], store)
 
-    def test_data_are_read_again_only_when_changed(self, store, small, tmp_path, monkeypatch):
+    def test_only_changed_data_are_read_again(self, store, small, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         read = mock.Mock(return_value=mock.Mock(fingerprint="of what was read"))
         monkeypatch.setattr("suite.runs.plan.load_data", read)
-        images, seen = tmp_path / "images", []
+        images, counts = tmp_path / "images", []
         for text in ("first", "first", "another"):
             images.write_text(text)
             os.utime(images, (1, 1))
             _files.cache_clear()
             plan([small()], store)
-            seen.append(read.call_count)
-        assert seen == [1, 1, 2]
+            counts.append(read.call_count)
+        assert counts == [1, 1, 2]
 
 
-def test_plan_counts_what_is_stored(store, here, small):
+def test_plan_counts_stored_units(store, here, small):
     measured = accuracy_of(small())
     seconds = compute([small(), measured], store=store, resources=here).seconds
     todo = [small(), measured, small(seed=2), accuracy_of(small(seed=2)), small(epochs=9)]
@@ -131,7 +129,7 @@ def test_plan_counts_what_is_stored(store, here, small):
 
 
 class TestTable:
-    def test_has_a_row_for_each_unit_in_order(self, store, here, small, noted):
+    def test_rows_are_units_in_order(self, store, here, small, trained):
         first, second = small(), small(seed=1, penalties={})
         entropy = Measurement(training=first, metric="entropy", settings=SALIENT)
         units = [accuracy_of(second), first, entropy, accuracy_of(second), second, entropy]
@@ -148,7 +146,7 @@ class TestTable:
         assert frame.undefined.tolist() == [0] * 6
         assert frame.loc[0].equals(frame.loc[3])
         assert frame.key.nunique() == 4
-        assert len(noted) == 2
+        assert len(trained) == 2
         for column in ("value", "std", "seconds"):
             assert frame[column].dtype == np.float64
         assert (frame.seconds > 0).all()
@@ -157,13 +155,13 @@ class TestTable:
         assert frame.value[2] == pytest.approx(np.mean(of_images), rel=1e-15)
         assert frame["std"][2] == pytest.approx(np.std(of_images, ddof=1), rel=1e-12)
 
-    def test_settings_of_metric_and_training_differ(self, store, here, small):
+    def test_setting_of_metric_and_training(self, store, here, small):
         settings = SALIENT | {"n_samples": 2, "seed": 9}
         unit = Measurement(training=small(), metric="max_sensitivity", settings=settings)
         row = compute([unit], store=store, resources=here).loc[0]
         assert (row.seed, row.metric_seed) == (0, 9)
 
-    def test_grid_over_any_setting_can_be_told_apart(self, store, here, small):
+    def test_grid_has_no_duplicate_rows(self, store, here, small):
         grid = [(rate, epochs) for rate in (1e-3, 1e-2) for epochs in (1, 2)]
         units = [small(learning_rate=rate, epochs=epochs) for rate, epochs in grid]
         frame = compute(units, store=store, resources=here)
@@ -171,7 +169,7 @@ class TestTable:
         unit = small(data="mnist5k", network="convnet", network_options={"width": 2}, penalties={})
         assert compute([unit], store=store, resources=here).width.tolist() == [2]
 
-    def test_provenance_says_how_and_where(self, store, here, small):
+    def test_provenance(self, store, here, small):
         record = store.read(compute([small()], store=store, resources=here).key[0])
         provenance = record.provenance
         names = "seconds peak_bytes ended device threads python torch reglib commit code"
@@ -184,7 +182,7 @@ class TestTable:
 
 
 class TestCheckpoint:
-    def test_is_written_in_time_and_removed(self, store, here, small, monkeypatch):
+    def test_is_written_and_removed(self, store, here, small, monkeypatch):
         written, write = [], Store.write_checkpoint
 
         def note(self, key, state):
@@ -202,13 +200,13 @@ class TestCheckpoint:
         compute([small(seed=1)], store=store, resources=here)
         assert list(store.folder.rglob("*.checkpoint")) == []
 
-    def test_longer_training_gives_the_shorter_ones(self, store, here, small, noted, tmp_path):
+    def test_longer_training_gives_shorter_ones(self, store, here, small, trained, tmp_path):
         cosine = {"cosine_epochs": 3, "learning_rate": 0.01}
         lengths = [small(epochs=epochs, **cosine) for epochs in (1, 2, 3)]
         other = small(epochs=1, **cosine | {"cosine_epochs": 4})
         units = [accuracy_of(lengths[0]), lengths[1], lengths[2], other]
         frame = compute(units, store=store, resources=here)
-        assert noted == [lengths[2], other]
+        assert trained == [lengths[2], other]
         assert frame.status.eq("done").all()
         alone = Store(tmp_path / "alone")
         for unit in units:
@@ -217,28 +215,6 @@ class TestCheckpoint:
             records = [s.read(name) for s in (store, alone)]
             assert records[0].values == records[1].values
             assert records[0].tensors == records[1].tensors
-
-    def test_interrupted_training_goes_on(self, store, here, small, tmp_path, monkeypatch):
-        unit = small(network="convnet", network_options={"width": 4}, epochs=4)
-        write = Store.write_checkpoint
-
-        def write_and_stop(self, key, state):
-            write(self, key, state)
-            if len(state["losses"]) == 2:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "write_checkpoint", write_and_stop)
-            with pytest.raises(KeyboardInterrupt):
-                compute([unit], store=store, resources=here, checkpoint_seconds=0)
-        frame = compute([unit], store=store, resources=here)
-        straight = Store(tmp_path / "straight")
-        compute([unit], store=straight, resources=here)
-        records = [s.read(frame.key[0]) for s in (store, straight)]
-        assert records[0].provenance["resumed"] is True
-        assert records[0].values == records[1].values
-        assert records[0].tensors == records[1].tensors
-        assert list(store.folder.rglob("*.checkpoint")) == []
 
 
 class TestFailure:
@@ -264,7 +240,7 @@ class TestFailure:
         assert frame.status.tolist() == ["diverged", "done"]
         assert frame.value.isna().tolist() == [True, False]
 
-    def test_error_in_one_unit_is_named(self, store, here, small, monkeypatch):
+    def test_error_of_a_unit(self, store, here, small, monkeypatch):
         def broken(subject, *, n_images):
             raise ZeroDivisionError("this metric is broken")
 
@@ -283,27 +259,9 @@ class TestFailure:
         monkeypatch.setattr("suite.runs.executors._submit_all", refuse_to_train)
         assert len(compute(others, store=store, resources=here)) == 3
 
-    def test_reports_are_printed(self, store, here, small, monkeypatch, capsys):
-        key = compute([small()], store=store, resources=here).key[0]
-        (store.folder / key[:2] / f"{key}.json").write_text("{")
-        monkeypatch.setattr("suite.runs.execute.train", refuse_to_train)
-        with pytest.raises(RunFailed, match="AssertionError: trained"):
-            compute([small()], store=store, resources=here)
-        assert "does not agree with its checksum" in capsys.readouterr().out
-
-    def test_full_disk_at_a_checkpoint(self, store, here, small, monkeypatch):
-        def full(self, contents):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "write_bytes", full)
-            with pytest.raises(RunFailed, match=r"checkpoint: cannot be written \(No space left"):
-                compute([small()], store=store, resources=here, checkpoint_seconds=0)
-        assert len(compute([small()], store=store, resources=here)) == 1
-
 
 class TestStored:
-    def test_computes_nothing_twice_unless_forced(self, store, here, small, noted, monkeypatch):
+    def test_computes_nothing_twice_unless_forced(self, store, here, small, trained, monkeypatch):
         units = [small(), accuracy_of(small())]
         first = compute(units, store=store, resources=here)
         with monkeypatch.context() as patch:
@@ -311,17 +269,17 @@ class TestStored:
             again = compute(units, store=Store(store.folder), resources=here)
         pd.testing.assert_frame_equal(again, first)
         again = compute(units, store=store, resources=here, force=True)
-        assert len(noted) == 2
+        assert len(trained) == 2
         first, again = (frame.drop(columns="seconds") for frame in (first, again))
         pd.testing.assert_frame_equal(again, first, check_exact=True)
 
-    def test_computes_what_is_missing(self, store, here, small, noted):
+    def test_computes_missing_units(self, store, here, small, trained):
         two, three = small(seed=1), small(seed=2)
         for units in ([small()], [accuracy_of(small()), two], [accuracy_of(three)], [three]):
             compute(units, store=store, resources=here)
-        assert [unit.seed for unit in noted] == [0, 1, 2]
+        assert [unit.seed for unit in trained] == [0, 1, 2]
 
-    def test_loaded_network_measures_like_a_fresh_one(self, store, here, small, tmp_path):
+    def test_loaded_network_measures_as_fresh(self, store, here, small, tmp_path):
         measured = Measurement(training=small(), metric="saliency_maps", settings=SALIENT)
         compute([small()], store=store, resources=here)
         loaded = compute([measured], store=store, resources=here)
@@ -341,18 +299,18 @@ class TestStored:
         assert not subject.network.training
         assert float(measure.accuracy(subject, n_images=50).per_image.mean()) == frame.value[1]
 
-    def test_default_store_is_of_the_environment(self, here, small, tmp_path, monkeypatch):
+    def test_default_store_from_environment(self, here, small, tmp_path, monkeypatch):
         monkeypatch.setenv("REGLIB_STORE", str(tmp_path / "mine"))
         compute([small()], resources=here)
         assert len(list((tmp_path / "mine").glob("??/*.json"))) == 1
 
-    def test_tells_of_a_store_that_is_not_shared(self, store, here, small, monkeypatch):
+    def test_store_that_is_not_shared(self, store, here, small, monkeypatch):
         monkeypatch.setattr("suite.runs.execute._finish", lambda *arguments: None)
         with pytest.raises(RunFailed, match=r"not in the store: 1, .* see the same store folder"):
             compute([small()], store=store, resources=here)
 
     @pytest.mark.usefixtures("no_training")
-    def test_retry_leaves_what_is_stored(self, store, small):
+    def test_retry_leaves_stored_units(self, store, small):
         job = Job([small()], str(store.folder), "cpu")
         key_of = key(small(), {"mnist5k": load_data("mnist5k").fingerprint})
         store.write(key_of, Record(identity(small()), "done", {"losses": [1.0]}, {}))
@@ -364,7 +322,7 @@ class TestStored:
 class TestRefused:
     @pytest.mark.usefixtures("no_training")
     def test_unknown_names(self, store, here, small):
-        for unit, expected in refusals(small):
+        for unit, expected in refused_units(small):
             with pytest.raises(UsageError, match="^" + re.escape(expected)):
                 compute([small(), accuracy_of(small()), unit], store=store, resources=here)
         assert list(store.folder.iterdir()) == []
@@ -381,8 +339,8 @@ class TestRefused:
         )
         assert list(store.folder.iterdir()) == []
 
-    def test_labels_that_the_network_does_not_have(self):
-        own = load_data("mnist5k")
-        more = replace(own, classes=(*own.classes, "ten"))
+    def test_labels_beyond_those_of_network(self):
+        data = load_data("mnist5k")
+        more = replace(data, classes=(*data.classes, "ten"))
         with pytest.raises(UsageError, match="at most the 10 classes of the network, got 11"):
-            select_test_split(own, more, "more", None)
+            select_test_split(data, more, "more", None)

@@ -33,7 +33,7 @@ def grid(small):
 
 
 def results(store):
-    """Return all that is in a store, but when and where it was computed."""
+    """Return the contents of a store, except when and where they were computed."""
     records = {path.stem: store.read(path.stem) for path in store.folder.glob("??/*.json")}
     return {k: json.dumps([r.unit, r.status, r.values, r.tensors]) for k, r in records.items()}
 
@@ -45,7 +45,7 @@ def resumed(store):
 
 @pytest.fixture
 def expected(store, here, small, tmp_path):
-    """Return what the grid gives in this process, on one thread."""
+    """Return the results of the grid in this process, on one thread."""
     reference = Store(tmp_path / "reference")
     compute(grid(small), store=reference, resources=here)
     return results(reference)
@@ -53,24 +53,23 @@ def expected(store, here, small, tmp_path):
 
 @contextlib.contextmanager
 def when_checkpointed(store, count, act):
-    """Act, beside what is done in the context, once `count` trainings have a checkpoint."""
-    stop, acted = threading.Event(), []
+    """Act during the context, once `count` trainings have a checkpoint."""
+    stop = threading.Event()
 
     def watch():
         while not stop.wait(0.002):
             if len(list(store.folder.glob("??/*.checkpoint"))) >= count:
                 act()
-                acted.append(True)
-                return
+                return True
+        return False
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        watcher.join()
-    assert acted, "the trainings ended too soon"
+    with ThreadPoolExecutor(1) as pool:
+        acted = pool.submit(watch)
+        try:
+            yield
+        finally:
+            stop.set()
+    assert acted.result(), "the trainings ended too soon"
 
 
 def test_killed_worker_is_replaced(store, small, expected, here, tmp_path, capsys, monkeypatch):
@@ -117,11 +116,11 @@ class TestCrash:
         file = folder / "program.py"
         file.write_text(program)
         options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}
-        done = subprocess.run([sys.executable, file], capture_output=True, **options)
-        assert done.returncode == 1
-        return done.stderr
+        result = subprocess.run([sys.executable, file], capture_output=True, **options)
+        assert result.returncode == 1
+        return result.stderr
 
-    def test_unit_and_signal_are_named_and_the_second_is_the_last(self, tmp_path):
+    def test_second_crash_ends_the_run(self, tmp_path):
         err = self.run(tmp_path, f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
         assert err.count("trying again") == 1
         last = err.splitlines()[-1]
@@ -129,14 +128,14 @@ class TestCrash:
         assert "'crash'" in last
         assert "for the second time; what was finished is stored" in last
 
-    def test_a_script_without_the_line_for_processes_is_told(self, tmp_path):
+    def test_script_without_main_guard(self, tmp_path):
         err = self.run(tmp_path, f"{SCRIPT}\n{CALL}\n")
         assert "a worker died of exit code 1 in its start (does a script" in err.splitlines()[-1]
         assert err.count("trying again") <= 1
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_bar_is_for_a_terminal(terminal, store, here, small, monkeypatch, capsys):
+def test_progress_bar_in_terminal_only(terminal, store, here, small, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     compute([small()], store=store, resources=here)
     assert ("0/1" in capsys.readouterr().err) is terminal
@@ -188,7 +187,7 @@ def cluster(tmp_path_factory):
         yield made
 
 
-def test_dask_gives_the_same_numbers_and_survives_a_lost_worker(cluster, store, small, expected):
+def test_dask_survives_a_lost_worker(cluster, store, small, expected):
     resources = Resources(device="cpu", dask=cluster.address)
     frame = compute(grid(small), store=store, resources=resources)
     assert (frame.status.tolist(), results(store)) == (["done"] * 4, expected)
@@ -210,8 +209,8 @@ def test_dask_gives_the_same_numbers_and_survives_a_lost_worker(cluster, store, 
         compute(slow, store=lost, resources=resources, checkpoint_seconds=0)
 
 
-def test_a_scheduler_that_does_not_answer_is_a_usage_error(store, small, capfd, caplog):
-    """Nobody listens: `test_cli.py`; here it is no address, or something else listens there."""
+def test_scheduler_that_does_not_answer(store, small, capfd, caplog):
+    """The address is invalid, or another server listens; for a closed port see `test_cli.py`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -267,26 +266,22 @@ def test_lost_workers_end_the_run(error, message, tries, store, here, small, mon
     assert capsys.readouterr().err.count("trying again, jobs left: 1") == tries
 
 
-def test_threads_of_a_worker_take_turns(store, small, monkeypatch):
-    """They share the random state: two at a time would draw from each other's seeds."""
-    at_once, most = 0, 0
+def test_threads_take_turns(store, small, monkeypatch):
+    """Threads share the random state: two at a time would draw from each other's seeds."""
+    turn = threading.Lock()
 
-    def note(*arguments, **options):
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        try:
-            time.sleep(0.05)
-            return train(*arguments, **options)
-        finally:
-            at_once -= 1
+    def train_alone(*arguments, **options):
+        assert turn.acquire(blocking=False), "two trainings at a time"
+        time.sleep(0.05)
+        trained = train(*arguments, **options)
+        turn.release()
+        return trained
 
-    monkeypatch.setattr("suite.runs.execute.train", note)
+    monkeypatch.setattr("suite.runs.execute.train", train_alone)
     with ThreadPoolExecutor(4) as threads:
         monkeypatch.setattr(Resources, "executor", lambda self: contextlib.nullcontext(threads))
         units = [small(seed=seed) for seed in range(4)]
         compute(units, store=store, resources=Resources(device="cpu", jobs=4))
-    assert most == 1
 
 
 SLOW = "double_backward: expected fast, stock or captured, got 'slow'"
@@ -302,11 +297,11 @@ class TestResources:
             ({"double_backward": "slow"}, SLOW),
         ],
     )
-    def test_refused_by_name(self, arguments, message):
+    def test_refused(self, arguments, message):
         with pytest.raises(UsageError, match=f"^{message}$"):
             Resources(**arguments)
 
-    def test_cuda_that_is_not_there(self, monkeypatch):
+    def test_missing_cuda(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(UsageError, match="finds no CUDA device; use --device cpu"):
             Resources(device="cuda")
@@ -315,7 +310,7 @@ class TestResources:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         assert (Resources().resolve_device(), Resources().resolve_jobs()) == ("cuda", 1)
 
-    def test_of_the_environment(self, monkeypatch):
+    def test_from_environment(self, monkeypatch):
         assert Resources.from_environment() == Resources()
         values = {"device": "cpu", "jobs": 3, "dask": "tcp://a:1", "double_backward": "stock"}
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Stratified cross-validation: the folds, and units that are trained and measured on them."""
+"""Stratified cross-validation: folds, and units trained and measured on them."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ class TestFoldOf:
             assert tested == sorted(tested)
 
     @pytest.mark.parametrize("folds", [2, 5, 7])
-    def test_has_its_share_of_each_class(self, folds):
+    def test_shares_of_classes(self, folds):
         for fold in range(folds):
             counts = hold_out(DATA, folds, fold).test.labels.bincount(minlength=4)
             for count, total in zip(counts.tolist(), COUNTS):
@@ -89,13 +89,13 @@ def _register(monkeypatch):
 
 
 class TestUnits:
-    def test_without_folds_have_the_whole_set(self):
+    def test_without_folds(self):
         assert data_of(PLAIN) is load_data("numbered")
         assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
         assert numbers_of(data_of(UNIT).test) == numbers_of(hold_out(DATA, 5, 1).test)
 
     @pytest.mark.parametrize("reloaded", [False, True])
-    def test_measured_on_the_held_out_fold(self, store, here, reloaded):
+    def test_measured_on_held_out_fold(self, store, here, reloaded):
         expected, settings = hold_out(DATA, 5, 1), {"saliency": "logit_gradient", "n_images": 8}
         measures = [
             Measurement(training=UNIT, metric="accuracy"),
@@ -118,17 +118,17 @@ class TestUnits:
 
     def test_trained_on_the_other_folds(self, store, here, monkeypatch):
         """`n_train` counts the images of the other folds."""
-        seen = []
-        from suite.training import loop as training
+        numbers = []
 
-        def note(images, pixel_range):
-            seen.extend(images[:, 0, 0, 0].tolist())
+        def record_numbers(images, pixel_range):
+            numbers.extend(images[:, 0, 0, 0].tolist())
             return images.float() / 255
 
-        monkeypatch.setattr(training, "to_float", note)
+        monkeypatch.setattr("suite.training.loop.to_float", record_numbers)
         compute([UNIT, dataclasses.replace(UNIT, n_train=30)], store=store, resources=here)
         others = numbers_of(hold_out(DATA, 5, 1).train)
-        assert (sorted(seen[: len(others)]), sorted(seen[len(others) :])) == (others, others[:30])
+        assert sorted(numbers[: len(others)]) == others
+        assert sorted(numbers[len(others) :]) == others[:30]
 
     @pytest.mark.parametrize(
         ("changes", "n_images", "message"),

@@ -51,7 +51,7 @@ class TestBlockMnist:
             counts = pairs.unique(dim=0, return_counts=True)[1]
             assert (len(counts), counts.unique().numel()) == (20, 1)
 
-    def test_block_is_a_frame_with_diagonals(self):
+    def test_null_block(self):
         split = attach_null_blocks(digits(), part=0)
         block = split.images[null_block_masks(split)].view(-1, 28, 28)[0]
         assert torch.equal(block, block.T)
@@ -65,7 +65,7 @@ class TestBlockMnist:
         assert torch.equal(first[0].images, again[0].images)
         assert not torch.equal(first[0].groups, first[1].groups)
 
-    def test_masks_of_other_images_are_refused(self):
+    def test_masks_of_other_images(self):
         for groups in (None, torch.tensor([0, 2])):
             split = Split(torch.zeros(2, 1, 56, 28), torch.zeros(2), groups=groups)
             with pytest.raises(ValueError, match="split: expected images of BlockMNIST"):
@@ -102,7 +102,7 @@ class TestTextured:
                 assert any(torch.equal(crops[:, row, column], image) for row, column in at)
 
 
-def test_groups_are_part_of_the_fingerprint(monkeypatch):
+def test_fingerprint_depends_on_groups(monkeypatch):
     prints, images = set(), torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
     for groups in (None, torch.tensor([0, 1]), torch.tensor([1, 0])):
         split = Split(images, torch.tensor([0, 1]), groups=groups)
@@ -184,6 +184,6 @@ class TestRealFormats:
 
 
 @pytest.mark.parametrize("name", ["blockmnist", "texturedmnist", "texturedmnist-1pct"])
-def test_missing_original_says_how_to_get(name):
+def test_missing_original(name):
     with pytest.raises(DataMissing, match=r"data set 'mnist' is not at .*MNIST\("):
         load_data(name)

@@ -1,4 +1,4 @@
-"""Keeping a run: only a finished one, of a commit; parts are merged."""
+"""Keeping a finished run of committed code, and merging its parts."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def units(small):
 
 @pytest.fixture
 def clean(monkeypatch):
-    """A repository without changes whose history has the commit of the units."""
+    """A clean repository whose history has the commit of the units."""
     monkeypatch.setattr("suite.runs.execute.commit", lambda: "abc123")
     monkeypatch.setattr("suite.runs.keep.changes", list)
     monkeypatch.setattr("suite.runs.keep.git", lambda *command: command[-1] + "0" * 34)
@@ -61,7 +61,7 @@ class TestKeep:
             assert values
             assert all(("per_image" in each) == reads for each in values)
 
-    def test_finished_run_is_kept_whole(self, kept_run, units, store, here, tmp_path):
+    def test_finished_run_is_kept(self, kept_run, units, store, here, tmp_path):
         table, path = compute(units, store=store, resources=here), kept_run(store)
         archive = read_archive(path)
         assert path == archive_path(CHAPTER, "laptop", tmp_path / "kept")
@@ -79,7 +79,7 @@ class TestKeep:
         empty, kept = Store(tmp_path / "e"), Kept(tmp_path / "kept")
         pd.testing.assert_frame_equal(compute(units, store=empty, kept=kept, resources=here), table)
 
-    def test_keeps_of_tensors_what_is_drawn(self, kept_run, units, store, here):
+    def test_tensors_are_shrunk(self, kept_run, units, store, here):
         compute(units, store=store, resources=here)
         first = SimpleNamespace(shrink=lambda _, tensors: {n: t[:1] for n, t in tensors.items()})
         tensors = read_archive(kept_run(store, paper=first)).tensors
@@ -113,7 +113,7 @@ class TestKeep:
     def test_no_commit_is_refused(self, kept_run, units, store, here, monkeypatch, commit):
         monkeypatch.setattr("suite.runs.execute.commit", lambda: commit)
         compute(units, store=store, resources=here)
-        with pytest.raises(UsageError, match=r"computed by code of no commit .* see 'git status'"):
+        with pytest.raises(UsageError, match=r"computed by uncommitted code .* see 'git status'"):
             kept_run(store)
 
     def test_disagreement_is_named(self, kept_run, units, store, here, tmp_path):
@@ -131,7 +131,7 @@ class TestKeep:
             kept_run(store)
 
 
-def test_changes_are_those_of_tracked_files_but_not_of_results(tmp_path, monkeypatch):
+def test_changes_of_tracked_files(tmp_path, monkeypatch):
     monkeypatch.setattr("suite.runs.code.ROOT", tmp_path)
     assert changes() == []  # no repository
     git("init", "--quiet")

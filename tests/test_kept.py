@@ -1,4 +1,4 @@
-"""Kept results: read as they were written, damaged ones named, two that disagree refused."""
+"""Kept results: read as written, damaged archives reported, disagreements refused."""
 
 import dataclasses
 import hashlib
@@ -14,6 +14,7 @@ from suite.errors import DataMissing, UsageError
 from suite.paths import KEPT_RESULTS
 from suite.runs import Store, compute
 from suite.runs.execute import keys_of
+from suite.runs.plan import plan
 from suite.store import Archive, Kept, Layers, Record, archive_path, read_archive, write_archive
 from suite.units import Measurement
 
@@ -46,14 +47,14 @@ def folder(tmp_path):
 
 
 class TestArchive:
-    def test_comes_back_to_the_last_digit(self, folder):
+    def test_is_read_as_written(self, folder):
         read = read_archive(archive_path("one", "laptop", folder))
         assert read.records == {KEY: record(tensors="sum")}
         assert torch.equal(read.tensors[f"{KEY}/maps"], torch.arange(6.0).view(2, 3))
         assert (read.rows["value"].tolist(), read.arrays["maps"].dtype) == ([1 / 3], np.uint8)
         assert read.arrays["titles"].tolist() == ["a", "bc"]
 
-    def test_same_results_give_the_same_bytes(self, folder, tmp_path):
+    def test_same_results_same_bytes(self, folder, tmp_path):
         path = archive_path("one", "laptop", folder)
         again = archive_path("two", "laptop", tmp_path)
         write_archive(again, archive())
@@ -67,15 +68,15 @@ def flip(path):
     path.write_bytes(bytes(contents))
 
 
-def beside(path):
+def side_file(path):
     return path.with_suffix(".provenance.json")
 
 
 def state(path, **changes):
-    beside(path).write_text(json.dumps(json.loads(beside(path).read_text()) | changes))
+    side_file(path).write_text(json.dumps(json.loads(side_file(path).read_text()) | changes))
 
 
-def foreign(path, contents=None):
+def replace_zip(path, contents=None):
     """Put something else in its place, with a checksum that agrees: by default another zip."""
     if contents is None:
         with zipfile.ZipFile(path, "w") as file:
@@ -90,16 +91,16 @@ DAMAGE = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-20]), CHECKSUM),
     "a bit": (flip, CHECKSUM),
     "format": (lambda path: state(path, format=99), "expected format 1, got 99"),
-    "foreign": (foreign, "is no archive of results .KeyError"),
-    "no zip": (lambda path: foreign(path, b"no zip"), "is no archive of results .BadZipFile"),
-    "alone": (lambda path: beside(path).unlink(), "provenance.json beside it is miss"),
-    "half": (lambda path: beside(path).write_text("{"), "beside it cannot be read"),
-    "list": (lambda path: beside(path).write_text("[]"), "beside it cannot be read"),
+    "foreign": (replace_zip, "is no archive of results .KeyError"),
+    "no zip": (lambda path: replace_zip(path, b"no zip"), "is no archive of results .BadZipFile"),
+    "alone": (lambda path: side_file(path).unlink(), "one.provenance.json: cannot be .*FileNotF"),
+    "half": (lambda path: side_file(path).write_text("{"), "json: cannot be read .JSONDecodeErr"),
+    "list": (lambda path: side_file(path).write_text("[]"), "json: cannot be read .TypeError"),
 }
 
 
 class TestKept:
-    def test_found_by_key(self, folder):
+    def test_read_by_key(self, folder):
         kept = Kept(folder)
         assert kept.read(KEY).values["per_image"] == [0.1, 0.2, 0.7]
         assert kept.read("b" * 32) is None
@@ -109,7 +110,7 @@ class TestKept:
         assert (kept.fingerprints, kept.reports) == ({"mnist5k": "f"}, [])
 
     @pytest.mark.parametrize("damage", DAMAGE)
-    def test_damaged_files_are_named_and_ignored(self, folder, damage):
+    def test_damaged_files_are_ignored(self, folder, damage):
         path = archive_path("one", "laptop", folder)
         DAMAGE[damage][0](path)
         kept = Kept(folder)
@@ -123,7 +124,7 @@ class TestKept:
         flip(archive_path("one", "laptop", folder))
         table = compute([small()], store=store, kept=Kept(folder), resources=here)
         assert table["status"].tolist() == ["done"]
-        assert "ignored, what it should hold is computed instead" in capsys.readouterr().out
+        assert "ignored, its units are computed instead" in capsys.readouterr().out
 
     def test_disagreement_names_both(self, folder):
         other = archive_path("two", "workstation", folder)
@@ -133,7 +134,7 @@ class TestKept:
         with pytest.raises(UsageError, match=r"one\.zip and .*two\.zip disagree .*entropy"):
             Kept(folder).read(KEY)
 
-    def test_values_of_single_images_by_one_alone(self, folder):
+    def test_single_images_in_one_archive(self, folder):
         values = {name: value for name, value in record().values.items() if name != "per_image"}
         assert values != record().values
         short = dataclasses.replace(record(), values=values)
@@ -144,7 +145,7 @@ class TestKept:
         with pytest.raises(UsageError, match="disagree"):
             Kept(folder).read(KEY)
 
-    def test_prefers_the_one_with_tensors(self, folder):
+    def test_prefers_archive_with_tensors(self, folder):
         for name in ("another", "two"):  # before and behind it
             write_archive(archive_path(name, "laptop", folder), archive({KEY: record()}, {}))
         assert Kept(folder).read_tensors(KEY) is not None
@@ -172,7 +173,7 @@ def kept_unit(tmp_path, store, here, small):
 
 
 class TestCompute:
-    def test_reads_what_is_kept(self, kept_unit, tmp_path, here, monkeypatch):
+    def test_reads_kept_units(self, kept_unit, tmp_path, here, monkeypatch):
         units, table, kept = kept_unit
         empty = Store(tmp_path / "empty")
         pd.testing.assert_frame_equal(compute(units, store=empty, kept=kept, resources=here), table)
@@ -199,6 +200,8 @@ class TestCompute:
         write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
         kept = Kept(tmp_path / "kept")
         assert compute([unit], store=Store(tmp_path / "s"), kept=kept)["value"].tolist() == [1.5]
+        for page_data in ([], ["fashion_mnist"]):
+            assert [*plan([unit], store, kept, page_data=page_data).missing_data] == page_data
         with pytest.raises(DataMissing, match="fashion_mnist"):
             compute([small(data="fashion_mnist", seed=1)], store=store, kept=kept)
 

@@ -1,4 +1,4 @@
-"""What chapters make of kept records: the rows and arrays that were kept with them, anew."""
+"""Chapters derive the kept rows and arrays again from kept records."""
 
 import io
 from collections import defaultdict

@@ -82,7 +82,7 @@ def greys(split):
 
 
 class TestCubOnWaterbirds:
-    def test_shows_the_test_images_in_order(self, root):
+    def test_images_in_order(self, root):
         write_birds(root)
         plain, shifted = load_data("cub"), load_data("cub_on_waterbirds")
         assert (shifted.classes, len(shifted.train.images)) == (plain.classes, 0)
@@ -101,7 +101,7 @@ class TestCubOnWaterbirds:
 
 
 @pytest.mark.parametrize("name", ["cub", "cub_on_waterbirds"])
-def test_missing_or_damaged_image_is_named(root, name):
+def test_missing_or_damaged_image(root, name):
     birds, on_waterbirds = write_cub(root), write_waterbirds(root)
     folder, bird = {"cub": (birds, 1), "cub_on_waterbirds": (on_waterbirds, 2)}[name]
     victim = next(folder.parent.rglob(f"Bird_000{bird}_{bird}.jpg"))
@@ -147,14 +147,14 @@ class TestCub:
         with pytest.raises(DataMissing, match=expected):
             load_data("cub")
 
-    def test_mask_of_another_size_is_reported(self, root):
+    def test_mask_of_another_size(self, root):
         write_cub(root)
         Image.new("L", (HEIGHT, WIDTH), 255).save(next(root.rglob("Bird_0003_3.png")))
         expected = r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
         with pytest.raises(UsageError, match=expected):
             load_data("cub")
 
-    def test_image_with_mask_is_not_rotated(self, root):
+    def test_masked_image_is_not_rotated(self, root):
         """Masks are drawn on the pixels as they lie in the file, whatever the file says of them."""
         write_cub(root)
         exif = Image.Exif()

@@ -1,4 +1,4 @@
-"""Names that become folders, and files that people write."""
+"""Names of runs, YAML files, and paths in parameters."""
 
 import pytest
 
@@ -91,13 +91,13 @@ class TestYaml:
             assert read_yaml(file)
 
 
-class TestWholePaths:
-    def test_own_images_are_found_from_where_a_command_is_started(self, tmp_path, monkeypatch):
+class TestResolvedPaths:
+    def test_relative_to_working_folder(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        whole = [{"data": f"imagefolder:{tmp_path}/photos"}]
-        assert resolve_paths([{"data": "imagefolder:photos"}]) == whole
+        absolute = [{"data": f"imagefolder:{tmp_path}/photos"}]
+        assert resolve_paths([{"data": "imagefolder:photos"}]) == absolute
 
-    def test_second_of_two_where_its_folder_is_there(self, monkeypatch, tmp_path):
+    def test_second_of_two_data_sets(self, monkeypatch, tmp_path):
         monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
         named = {"data": "cifar10 or cifar10-jpeg"}
         assert resolve_paths([named]) == [{"data": "cifar10"}]

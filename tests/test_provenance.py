@@ -12,13 +12,13 @@ def record(seconds, ended, metric=None, **changes):
     return Record(unit, "done", {}, about | {"seconds": seconds, "ended": ended})
 
 
-def test_each_unit_counts_once(store):
+def test_units_count_once(store):
     store.write("a" * 32, record(4.0, "2026-01-01T00:00:00Z"))
     store.write("b" * 32, record(6.0, "2026-01-03T00:00:00Z", peak_bytes=30, commit="def"))
     store.write("c" * 32, record(1.0, "2026-01-02T00:00:00Z", metric="entropy"))
     keys = ["a" * 32, "b" * 32, "c" * 32, "a" * 32, "d" * 32]
-    provenance = provenance_of("chapter", "smoke", store, keys, {"seeds": [0]})
-    assert (provenance["units"], provenance["seconds"], provenance["peak_bytes"]) == (3, 11.0, 30)
-    assert provenance["ended"] == {"first": "2026-01-01T00:00:00Z", "last": "2026-01-03T00:00:00Z"}
-    assert (provenance["device"], provenance["commit"]) == (["a CPU"], ["abc", "def"])
-    assert provenance["parameters"] == {"seeds": [0]}
+    summary = provenance_of("chapter", "smoke", store, keys, {"seeds": [0]})
+    assert (summary["units"], summary["seconds"], summary["peak_bytes"]) == (3, 11.0, 30)
+    assert summary["ended"] == {"first": "2026-01-01T00:00:00Z", "last": "2026-01-03T00:00:00Z"}
+    assert (summary["device"], summary["commit"]) == (["a CPU"], ["abc", "def"])
+    assert summary["parameters"] == {"seeds": [0]}

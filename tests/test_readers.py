@@ -61,7 +61,7 @@ def check_idx(loaded, written):
 
 
 def write_images(folder, *, size=(6, 6), ending="png", test="test", classes=("cat", "dog")):
-    """Write two images of each class into train, one into test; return the pixels (H, W, 3)."""
+    """Write two images of each class into train, one into test; return pixels (H, W, 3)."""
     random, written = np.random.default_rng(0), {"train": [], "test": []}
     for part, count in (("train", 2), (test, 1)):
         for name in classes:
@@ -73,7 +73,7 @@ def write_images(folder, *, size=(6, 6), ending="png", test="test", classes=("ca
     return written
 
 
-def test_to_float_maps_to_the_range():
+def test_to_float():
     levels = torch.arange(256, dtype=torch.uint8)
     for low, high in ((0.0, 1.0), (-1.0, 1.0), (-0.5, 2.0)):
         expected = torch.linspace(low, high, 256, dtype=torch.float64)
@@ -85,23 +85,12 @@ def test_to_float_maps_to_the_range():
 class TestMnist5k:
     def test_shapes_classes_and_fingerprint(self):
         loaded = load_data("mnist5k")
-        assert loaded.train.images.shape == (4000, 1, 28, 28)
-        assert loaded.test.images.shape == (1000, 1, 28, 28)
-        assert loaded.train.images.dtype == torch.uint8
         assert loaded.classes == tuple("0123456789")
-        for split in (loaded.train, loaded.test):
-            assert split.labels.tolist() == [*range(10)] * (len(split.labels) // 10)
-        fingerprint = "2131f07f8d193abe9603a340e242b3e43235c5999bee38f189d7e214c73f8935"
-        assert loaded.fingerprint == fingerprint  # of the kept results
-
-    def test_labels_name_the_digits(self):
-        loaded = load_data("mnist5k")
-        flat = [split.images.flatten(1).double() for split in (loaded.train, loaded.test)]
-        centres = torch.stack([flat[0][loaded.train.labels == d].mean(0) for d in range(10)])
-        nearest = torch.cdist(flat[1], centres).argmin(1)
-        assert (nearest == loaded.test.labels).double().mean() > 0.75
-        pixels = torch.cat(flat)
-        assert len(pixels.unique(dim=0)) == len(pixels), "an image is in both splits"
+        for split, count in ((loaded.train, 4000), (loaded.test, 1000)):
+            assert split.images.shape == (count, 1, 28, 28)
+            assert split.labels.tolist() == [*range(10)] * (count // 10)
+        of_stored_results = "2131f07f8d193abe9603a340e242b3e43235c5999bee38f189d7e214c73f8935"
+        assert loaded.fingerprint == of_stored_results
 
 
 class TestFilesOfTorchvision:
@@ -136,11 +125,11 @@ class TestFilesOfTorchvision:
         folder = tmp_path / "data" / "MNIST" / "raw"
         write_idx(folder)
         (folder / "t10k-images-idx3-ubyte").write_bytes(contents)
-        expected = f"{folder.parent} cannot be read .*Remove it and get it"
+        expected = f"{folder.parent} cannot be read .*Remove them and get"
         with pytest.raises(UsageError, match=expected):
             load_data("mnist")
 
-    def test_wrong_labels_are_refused(self, tmp_path):
+    def test_labels_outside_the_classes(self, tmp_path):
         write_idx(tmp_path / "data" / "MNIST" / "raw")
         path = tmp_path / "data" / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
         path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
@@ -227,24 +216,23 @@ class TestImageFolder:
         image = load_data(f"imagefolder:{tmp_path}").train.images[0]
         assert all(np.array_equal(channel.numpy(), grey) for channel in image)
 
-    def test_fingerprint_depends_on_pixels_and_labels(self, tmp_path):
+    def test_fingerprint(self, tmp_path):
         def fingerprint():
             data.loading._load.cache_clear()
             return load_data(f"imagefolder:{tmp_path}").fingerprint
 
         pixels, path = write_images(tmp_path)["train"][0], tmp_path / "train" / "cat" / "0.png"
-        fingerprints = [fingerprint()]
-        assert fingerprint() == fingerprints[0]
+        prints = [fingerprint(), fingerprint()]
         pixels[0, 0, 0] ^= 1
         Image.fromarray(pixels).save(path)
-        fingerprints.append(fingerprint())
+        prints.append(fingerprint())
         path.rename(tmp_path / "train" / "dog" / "9.png")
-        assert len({*fingerprints, fingerprint()}) == 3
+        assert (prints[0] == prints[1], len({*prints, fingerprint()})) == (True, 3)
 
     def test_damaged_image_is_named(self, tmp_path):
         write_images(tmp_path, size=(64, 64))
         path = tmp_path / "train" / "dog" / "1.png"
-        sound, errors = path.read_bytes(), 0
+        sound, n_errors = path.read_bytes(), 0
         for position in range(len(sound) - 4, 0, -97):
             flipped = bytes([sound[position] ^ 0xFF])
             path.write_bytes(sound[:position] + flipped + sound[position + 1 :])
@@ -253,8 +241,8 @@ class TestImageFolder:
                 load_data(f"imagefolder:{tmp_path}")
             except UsageError as error:
                 assert str(error).startswith(f"{path}: not a readable image")  # noqa: PT017
-                errors += 1
-        assert errors > 50
+                n_errors += 1
+        assert n_errors > 50
 
     @pytest.mark.parametrize(
         ("pixels", "message"),
@@ -264,14 +252,14 @@ class TestImageFolder:
         ],
         ids=["sixteen bits", "another size"],
     )
-    def test_image_of_another_size_is_named(self, pixels, message, tmp_path):
+    def test_image_of_another_size(self, pixels, message, tmp_path):
         write_images(tmp_path)
         path = tmp_path / "test" / "dog" / "0.png"
         Image.fromarray(pixels).save(path)
         with pytest.raises(UsageError, match=f"^{path}: {message}"):
             load_data(f"imagefolder:{tmp_path}")
 
-    def test_other_classes_in_test_are_named(self, tmp_path):
+    def test_other_classes_in_test(self, tmp_path):
         write_images(tmp_path)
         (tmp_path / "test" / "dog").rename(tmp_path / "test" / "wolf")
         with pytest.raises(UsageError, match=r"same classes in train and test, got \['dog', 'wolf"):
@@ -285,7 +273,7 @@ class TestImageFolder:
         with pytest.raises(UsageError, match=r"train: expected images .* got none in emu, fox;"):
             load_data(f"imagefolder:{tmp_path}")
 
-    def test_missing_images_and_classes_are_named(self, tmp_path):
+    def test_missing_images_and_classes(self, tmp_path):
         write_images(tmp_path)
         (tmp_path / "test").rename(tmp_path / "elsewhere")
         how = f"put images into {tmp_path}/train/CLASS/ and {tmp_path}/test/CLASS/"
@@ -309,13 +297,6 @@ class TestImagenette:
         with Image.open(folder / "val" / "n02102040" / "0.jpeg") as image:
             pixels = np.asarray(image)[:, 10:330]
         assert np.array_equal(loaded.test.images[1].permute(1, 2, 0).numpy(), pixels)
-
-    def test_smaller_copy_has_the_classes(self, tmp_path):
-        folder, classes = tmp_path / "data" / "imagenette160", ("n01440764", "n03888257")
-        write_images(folder, size=(160, 160), ending="jpg", test="val", classes=classes)
-        loaded = load_data("imagenette160")
-        assert loaded.shape == image_shape("imagenette160") == (3, 160, 160)
-        assert loaded.classes == ("tench", "parachute")
 
 
 NINE = "expected a label for each test image, got 10 images and 9 labels"
@@ -351,7 +332,7 @@ class TestFashionMnistOfDebian:
         write_idx(folder, compressed=True)
         file = folder / f"t10k-{kind}-ubyte.gz"
         file.write_bytes(damage(file.read_bytes())) if damage else file.unlink()
-        unread = f"what is at {folder} cannot be read .*apt install dataset-fashion-mnist"
+        unread = f"the files at {folder} cannot be read .*apt install dataset-fashion-mnist"
         with pytest.raises(UsageError, match=message or unread):
             load_data("fashion_mnist")
 
@@ -366,7 +347,7 @@ class TestFashionMnistOfDebian:
 
 class TestSource:
     @pytest.mark.parametrize("name", sorted(SOURCES.keys() - {*IN_PACKAGES, *MADE_OF_OTHERS}))
-    def test_missing_says_how_to_get_it(self, name, tmp_path):
+    def test_missing_data(self, name, tmp_path):
         with pytest.raises(DataMissing) as caught:
             load_data(name)
         message = str(caught.value)
@@ -376,7 +357,7 @@ class TestSource:
         assert str(tmp_path / "data") in message.split("To get it: ")[1]
 
     @pytest.mark.parametrize("name", "mnist fashion_mnist kmnist cifar10 imagenette320".split())
-    def test_command_to_get_it_is_python(self, name):
+    def test_command_is_python(self, name):
         how = source(name).how_to_get
         program = how[how.index('python -c "') + len('python -c "') : -1]
         compile(program, "command", "exec")

@@ -1,4 +1,4 @@
-"""Images of other sets get the shape of those that a network was trained on."""
+"""Images of other data sets in the shape that a network was trained on."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from suite.errors import DataMissing, UsageError
 from suite.evidence.names import name_of
 
 
-def some(channels, height, width, count=6):
+def make_split(channels, height, width, count=6):
     generator = torch.Generator().manual_seed(count)
     shape = (count, channels, height, width)
     images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
@@ -19,11 +19,12 @@ def some(channels, height, width, count=6):
 
 @pytest.fixture(autouse=True)
 def _tiny_sets(monkeypatch, tmp_path):
-    grey, empty, tested = some(1, 8, 8), some(3, 12, 12, count=0), some(1, 8, 8, 4)
+    grey, tested = make_split(1, 8, 8), make_split(1, 8, 8, 4)
+    empty = make_split(3, 12, 12, count=0)
     entries = {
         "grey": Source(lambda root: (grey, tested, "abc"), "get it"),
-        "shown": Source(lambda root: (empty, some(3, 12, 12), "abc"), "", to_train=False),
-        "oblong": Source(lambda root: (some(1, 8, 4),) * 2 + ("abc",), ""),
+        "shown": Source(lambda root: (empty, make_split(3, 12, 12), "abc"), "", to_train=False),
+        "oblong": Source(lambda root: (make_split(1, 8, 4),) * 2 + ("abc",), ""),
     }
     for name, entry in entries.items():
         monkeypatch.setitem(data.SOURCES, name, entry)
@@ -33,7 +34,7 @@ def _tiny_sets(monkeypatch, tmp_path):
 
 class TestTiles:
     def test_are_pieces_by_position(self):
-        split = some(3, 13, 9)
+        split = make_split(3, 13, 9)
         result = cut_tiles(split, size=4)
         assert result.images.shape == (6 * 3 * 2, 3, 4, 4)
         for position in range(6):
@@ -46,9 +47,9 @@ class TestTiles:
     def test_refuses_smaller_images(self):
         expected = r"tiles: expected images of at least 14 x 14, got \[13"
         with pytest.raises(UsageError, match=expected):
-            cut_tiles(some(3, 13, 20), size=14)
+            cut_tiles(make_split(3, 13, 20), size=14)
 
-    def test_of_photographs_come_with_a_package(self):
+    def test_photographs(self):
         result = load_data("photograph-tiles")
         assert result.shape == image_shape("photograph-tiles") == (3, 28, 28)
         assert len(result.test.images) == 20 * 64
@@ -67,7 +68,7 @@ class TestResized:
         assert result.classes == original.classes
         assert result.fingerprint != original.fingerprint
 
-    def test_half_the_size_keeps_the_mean(self):
+    def test_antialiasing_keeps_the_mean(self):
         """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
         row, column = torch.arange(8)[:, None], torch.arange(8)
         board = (200 * ((row + column) % 2)).to(torch.uint8)

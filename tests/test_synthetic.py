@@ -1,4 +1,4 @@
-"""Canvases: what is known about each image holds, and the same bytes come out everywhere."""
+"""Canvases: the known contents of each image, and the same bytes on every machine."""
 
 import pytest
 import torch
@@ -21,23 +21,23 @@ def pair():
 
 class TestClutter:
     def test_masks_show_the_digit(self):
-        made, _ = clutter(squares(), seed=0, swapped=False)
-        assert (made.images.shape, made.images.dtype) == ((400, 1, SIDE, SIDE), torch.uint8)
-        rows, columns = made.masks.any(2), made.masks.any(1)
+        result, _ = clutter(squares(), seed=0, swapped=False)
+        assert (result.images.shape, result.images.dtype) == ((400, 1, SIDE, SIDE), torch.uint8)
+        rows, columns = result.masks.any(2), result.masks.any(1)
         heights, widths = rows.sum(1), columns.sum(1)
-        assert torch.equal(made.masks, rows[:, :, None] & columns[:, None, :])
+        assert torch.equal(result.masks, rows[:, :, None] & columns[:, None, :])
         assert torch.equal(heights, widths)
         assert set(heights.tolist()) == set(range(SIZES[0], SIZES[1] + 1))
         first = rows.int().argmax(1) - (SIDE - heights) // 2
         assert set(first.tolist()) == set(range(-SHIFT, SHIFT + 1))
-        assert (made.images[:, 0][made.masks] == 255).all()
+        assert (result.images[:, 0][result.masks] == 255).all()
 
     def test_half_covered_pixel_is_mixed(self):
         black, _ = clutter(squares(LABELS[:5], ink=0), seed=3, swapped=False)
-        made, _ = clutter(squares(LABELS[:5], ink=100), seed=3, swapped=False)
-        assert not made.masks.any()
+        result, _ = clutter(squares(LABELS[:5], ink=100), seed=3, swapped=False)
+        assert not result.masks.any()
         middle = (slice(None), 0, slice(16, 24), slice(16, 24))
-        before, after = black.images[middle].int(), made.images[middle].int()
+        before, after = black.images[middle].int(), result.images[middle].int()
         with_patches = before.clamp_min(50)  # half as bright as the digits that they are cut from
         mixed = [(under * 155 + 100 * 255) // 255 for under in (before, with_patches)]
         assert ((after == mixed[0]) | (after == mixed[1])).all()
@@ -45,13 +45,13 @@ class TestClutter:
     def test_opaque_hides_the_background(self):
         drawn = squares(LABELS[:20], ink=40)
         drawn.images[:, :, 8:20, 8:20] = 0  # a hole
-        made, _ = clutter(drawn, seed=0, swapped=False, opaque=True)
+        result, _ = clutter(drawn, seed=0, swapped=False, opaque=True)
         full, _ = clutter(squares(LABELS[:20]), seed=0, swapped=False)
-        assert torch.equal(made.masks, full.masks)
-        inside, outside = (made.images[:, 0][m] for m in (made.masks, ~made.masks))
+        assert torch.equal(result.masks, full.masks)
+        inside, outside = (result.images[:, 0][m] for m in (result.masks, ~result.masks))
         assert (inside.max(), inside.min()) == (40, 0)
         see_through = clutter(drawn, seed=0, swapped=False)[0].images[:, 0]
-        assert torch.equal(outside, see_through[~made.masks])
+        assert torch.equal(outside, see_through[~result.masks])
 
     def test_backgrounds_follow_the_label(self):
         labels = torch.arange(4000) % 10
@@ -75,12 +75,6 @@ class TestClutter:
         assert not different[plain.test.images[:, 0] == 255].any()  # the middle of strokes
 
     def test_same_bytes_everywhere(self, pair):
-        plain, _ = pair
-        for split, count in ((plain.train, 4000), (plain.test, 1000)):
-            assert split.images.shape == (count, 1, SIDE, SIDE)
-            assert split.masks.shape == (count, SIDE, SIDE)
-            assert split.masks.flatten(1).any(1).all()
-            assert (split.images[:, 0][split.masks] > 127).all()
         assert [d.fingerprint[:16] for d in pair] == ["8174b22592c91fd6", "dc0ca7421ba613a8"]
 
     def test_leaves_the_random_state(self):
@@ -108,14 +102,14 @@ def box_of(image):
 
 
 class TestOnCanvas:
-    def test_puts_a_drawing_into_the_middle(self):
+    def test_centres_a_drawing(self):
         placed = put_on_canvas(drawing(2, 4))
         assert (placed.shape, placed.dtype) == ((1, 1, 32, 32), torch.uint8)
         assert box_of(placed[0]) == [15, 16, 14, 17]
         assert placed[0, 0, 15:17, 14:18].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
         assert int(placed.sum()) == 36
 
-    def test_puts_boxes_anywhere_with_equal_chances(self):
+    def test_positions_are_uniform(self):
         images = drawing(1, 1).expand(4000, -1, -1, -1)
         placed = put_on_canvas(images, generator=torch.Generator().manual_seed(0))
         corners = torch.tensor([box_of(image)[::2] for image in placed]) - 9  # in the box of 20
@@ -132,14 +126,9 @@ class TestOnCanvas:
 
 @pytest.mark.parametrize("name", FINGERPRINTS)
 def test_padded_digits_of_mnist5k(name):
-    loaded, digits = load_data(name), load_data("mnist5k")
+    loaded = load_data(name)
     assert loaded.fingerprint == FINGERPRINTS[name]
     assert loaded.shape == image_shape(name) == (1, 32, 32)
-    for split, raw in ((loaded.train, digits.train), (loaded.test, digits.test)):
-        assert isinstance(split, Split)
-        assert torch.equal(split.labels, raw.labels)
-        ink = (images.flatten(1).sort(1).values[:, -784:] for images in (split.images, raw.images))
-        assert torch.equal(*ink)
     boxes = torch.tensor([box_of(image) for image in loaded.test.images])
     middle = (boxes[:, :2].sum(1) / 2, boxes[:, 2:].sum(1) / 2)
     spread = [float(m.max() - m.min()) for m in middle]

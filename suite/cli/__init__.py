@@ -1,4 +1,4 @@
-"""The command `python -m suite`. What `compute` needs is in `batch`: no package for pages."""
+"""The command `python -m suite`. `compute` needs `batch` only, without packages for pages."""
 
 import io
 import sys
@@ -8,8 +8,8 @@ from suite.errors import RunFailed, UsageError
 
 
 def main() -> None:
-    """Run the command; exit with 2 for a usage error, 1 for a failure, 3 where time was up."""
-    for stream in (sys.stdout, sys.stderr):  # of any encoding; pages hold Greek letters
+    """Run the command; exit with 2 for a usage error, 1 for a failure, 3 if time is up."""
+    for stream in (sys.stdout, sys.stderr):  # of any encoding; the output has Greek letters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     words, debug = [word for word in sys.argv[1:] if word != "--debug"], "--debug" in sys.argv
@@ -22,7 +22,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted; what was finished is stored, run again to go on", file=sys.stderr)
         sys.exit(130)
-    except Exception as error:  # noqa: BLE001 - the last place to say what happened
+    except Exception as error:  # noqa: BLE001 - reported to the user
         if debug:
             traceback.print_exc()
         print(f"suite: {_message(error, debug)}", file=sys.stderr)

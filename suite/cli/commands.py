@@ -24,13 +24,13 @@ FILE = click.option("-f", "file", type=Path, metavar="FILE", help="YAML file of 
 @click.group()
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def app(debug: bool) -> None:
-    """Run the chapters of the book, and see what came out.
+    """Run the chapters of the book, and see the results.
 
-    `compute` is for clusters, and has a help of its own.
+    `compute` is for clusters, and has its own help.
     """
     for file in notebooks.strays():
-        where = f"notebooks/profiles/{file.stem}"
-        click.echo(f"notebooks/{file.name} is no chapter: no profile in {where}", err=True)
+        folder = f"notebooks/profiles/{file.stem}"
+        click.echo(f"notebooks/{file.name} is no chapter: no profile in {folder}", err=True)
 
 
 @app.command("list")
@@ -55,65 +55,66 @@ def list_chapters() -> None:
 @click.option("--force", is_flag=True, help="Compute again what is stored here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def run(
-    chapters: tuple[str, ...], profile: str, fresh: bool, force: bool, dry_run: bool, **more: Any
+    chapters: tuple[str, ...], profile: str, fresh: bool, force: bool, dry_run: bool, **options: Any
 ) -> None:
-    """Execute chapters: what is stored here or kept is read, the rest is computed.
+    """Execute chapters: read stored or kept results, compute the rest.
 
     CHAPTER is a name of `list`; without one, all run.
     """
     names = chapters or notebooks.chapters()
-    changes = batch.read_changes(more.pop("file"), more.pop("parameter"))
+    changes = batch.read_changes(options.pop("file"), options.pop("parameter"))
     values = notebooks.resolve_all(names, profile, changes)
     from suite.runs import Resources, compute  # after the checks: this takes seconds
     from suite.runs.executors import cores
 
-    given = {name: value for name, value in more.items() if value is not None}
-    Resources(**given)  # refuses what cannot be, before any work
-    os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in given.items()}
+    resources = {name: value for name, value in options.items() if value is not None}
+    Resources(**resources)  # refuses impossible values before any work
+    os.environ |= {f"REGLIB_{name.upper()}": str(value) for name, value in resources.items()}
     os.environ |= {"REGLIB_FRESH": "1"} if fresh else {}
     units = {name: notebooks.units_of(name, values[name]) for name in names}
     if dry_run:
-        runs = ((f"{n}, run", values[n]["profile"], part) for n, part in units.items())
-        batch.say_plans(runs, force=force)
+        page_data = {name: notebooks.page_data(name, values[name]) for name in names}
+        runs = ((f"{n}, run", values[n]["profile"], units[n], page_data[n]) for n in units)
+        batch.print_plans(runs, force=force)
         return
     _check_machine()
     batch.warn_of_unknown_commit()
-    # All that is missing is computed on all cores; then chapters, which only show, go side by side.
-    # What fails is said at once, and not computed a second time by the chapter.
+    # Missing units are computed on all cores; then chapters, which only read them, run in parallel.
+    # A failure is raised here, before a chapter would compute the unit a second time.
     compute([unit for part in units.values() for unit in part], force=force)
     if failures := _execute(names, values, cores()):
         raise RunFailed("\n\n".join(map(str, failures))) from failures[0]
 
 
 def _execute(
-    names: Sequence[str], values: Mapping[str, Mapping[str, Any]], at_once: int
+    names: Sequence[str], values: Mapping[str, Mapping[str, Any]], n_parallel: int
 ) -> list[RunFailed]:
-    """Execute chapters, so many side by side; return what failed."""
+    """Execute chapters, `n_parallel` at a time; return the errors."""
 
     def execute_one(name: str) -> RunFailed | None:
         click.echo(f"{name}, run {values[name]['profile']}", err=True)
         try:
-            click.echo(f"{name}: {notebooks.run(name, values[name], bar=at_once == 1)}")
+            click.echo(f"{name}: {notebooks.run(name, values[name], bar=n_parallel == 1)}")
         except RunFailed as error:
             return error
         return None
 
-    # Kernels start where this process is, which threads have in common: all paths are whole.
+    # Threads share the working folder, in which kernels start: all paths are made absolute.
     for variable in ("REGLIB_EXECUTED", "REGLIB_STORE", "REGLIB_DATA"):
         if folder := os.environ.get(variable):
             os.environ[variable] = str(Path(folder).expanduser().resolve())
-    if at_once > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels would wait for one another
-    with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(at_once) as pool:
+    if n_parallel > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # kernels would compete for the cores
+    with contextlib.chdir(NOTEBOOKS), ThreadPoolExecutor(n_parallel) as pool:
         return [error for error in pool.map(execute_one, names) if error]
 
 
 def _check_machine() -> None:
-    """Check that chapters can be executed here, before any time is spent.
+    """Check that this machine can execute chapters, before any time is spent.
 
     Raises:
-        UsageError: the folder of executed chapters cannot be written, or this machine has no
-            loopback network, over which kernels are spoken to.
+        UsageError: the folder of executed chapters cannot be written, or there is no loopback
+            network, which connects to kernels.
     """
     from suite.store import check_folder
 
@@ -130,27 +131,27 @@ def _check_machine() -> None:
 @click.argument("profile")
 @PARAMETER
 @FILE
-@click.option("--store", "more", type=Path, multiple=True, help="A further store, of a part.")
-def keep(chapter: str, profile: str, more: tuple[Path, ...], **given: Any) -> None:
+@click.option("--store", "folders", type=Path, multiple=True, help="A further store, of a part.")
+def keep(chapter: str, profile: str, folders: tuple[Path, ...], **changes: Any) -> None:
     """Move a finished run into the results of the project.
 
     Parts that were computed in other stores, or are kept already, are merged.
     """
-    values = notebooks.resolve(chapter, profile, batch.read_changes(**given))
+    values = notebooks.resolve(chapter, profile, batch.read_changes(**changes))
     from suite.runs import Store
     from suite.runs.keep import keep
 
-    if absent := [folder for folder in more if not folder.is_dir()]:
+    if absent := [folder for folder in folders if not folder.is_dir()]:
         raise expected("--store", "a folder of results", absent[0])
     plan, paper = notebooks.plan_of(chapter, values), notebooks.paper(chapter)
-    click.echo(keep(chapter, values, plan, paper, stores=[Store(), *map(Store, more)]))
+    click.echo(keep(chapter, values, plan, paper, stores=[Store(), *map(Store, folders)]))
 
 
 @app.command()
 def status() -> None:
     """List for each chapter and profile how many units are stored, and the seconds spent."""
-    batch.say_plans(
-        (f"{name},", profile, notebooks.units_of(name, values))
+    batch.print_plans(
+        (f"{name},", profile, notebooks.units_of(name, values), ())
         for name in notebooks.chapters()
         for profile, values in notebooks.profiles(name).items()
     )
@@ -159,9 +160,9 @@ def status() -> None:
 @app.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 def compare(runs: tuple[str, ...]) -> None:
-    """Put runs of the chapter your_network side by side: dials as a table, and in one picture.
+    """Compare runs of the chapter your_network: dials in a table, and in one picture.
 
-    The picture has their maps of the same images, too: of a network before and after, say.
+    The picture also has their maps of the same images, for example of a network before and after.
     """
     from suite.book.compared import compare
 
@@ -170,7 +171,7 @@ def compare(runs: tuple[str, ...]) -> None:
 
 @app.command()
 def judge() -> None:
-    """Judge the kept results by the claims as they are now: tables, picture, README."""
+    """Judge the kept results by the present claims: tables, picture, README."""
     from suite.book.pages import judge_kept
 
     for file in judge_kept(ROOT / "README.md"):
@@ -194,18 +195,18 @@ def report(as_json: bool) -> None:
     from suite.evidence.report import all_verdicts, damaged_results
 
     verdicts, damaged = all_verdicts(every=True), damaged_results()
-    shown = verdicts.to_string(index=False, float_format="{:.3g}".format)
-    shown = "no results yet: python -m suite run" if verdicts.empty else shown
-    click.echo(verdicts.to_json(orient="records", indent=1) if as_json else shown)
+    text = verdicts.to_string(index=False, float_format="{:.3g}".format)
+    text = "no results yet: python -m suite run" if verdicts.empty else text
+    click.echo(verdicts.to_json(orient="records", indent=1) if as_json else text)
     if damaged:
         raise RunFailed("\n".join(["damaged, so run or check out again:", *damaged]))
 
 
 def run_words(words: Sequence[str]) -> Any:
-    """Run what the words of a command line say; return the exit code, or None for 0.
+    """Run the words of a command line; return the exit code, or None for 0.
 
     Raises:
-        UsageError: they are no command.
+        UsageError: the words are no command.
     """
     try:
         return app(list(words) or ["--help"], standalone_mode=False)

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from suite.data.splits import Missing
 from suite.errors import UsageError
 
 SIZE, SHORTER_SIDE = 224, 256  # of photographs
-# Pillow calls some damaged PNG files a SyntaxError, and has an error for very many pixels.
+# Pillow raises SyntaxError for some damaged PNG files, and an error of its own for huge images.
 NOT_READABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 
 
@@ -28,7 +29,7 @@ def _open(path: str | Path) -> Iterator[Image.Image]:
 
 
 def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = True) -> Image.Image:
-    """Read an image; `upright` rotates a photograph as its file says.
+    """Read an image; `upright` rotates it by the orientation in its file.
 
     Transparent parts become white, except in a mask (mode "L").
 
@@ -38,11 +39,11 @@ def open_image(path: str | Path, *, mode: str = "RGB", upright: bool = True) -> 
     with _open(path) as image:
         if image.mode.startswith(("I", "F")):
             raise UsageError(f"{path}: expected 8 bits a channel, got mode {image.mode}")
-        turned = ImageOps.exif_transpose(image) if upright else image
-        if mode == "RGB" and turned.has_transparency_data:
-            white = Image.new("RGBA", turned.size, "white")
-            turned = Image.alpha_composite(white, turned.convert("RGBA"))
-        return turned.convert(mode)
+        rotated = ImageOps.exif_transpose(image) if upright else image
+        if mode == "RGB" and rotated.has_transparency_data:
+            white = Image.new("RGBA", rotated.size, "white")
+            rotated = Image.alpha_composite(white, rotated.convert("RGBA"))
+        return rotated.convert(mode)
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -61,22 +62,22 @@ def read_image(path: str | Path) -> Tensor:
 
 
 def read_photograph(path: Path, *, upright: bool = True, size: int = SIZE) -> Tensor:
-    """Read a photograph as uint8 (3, size, size), cut by `crop_middle` and scaled bicubically.
+    """Read a photograph as uint8 (3, size, size), cropped by `crop_centre` with bicubic scaling.
 
-    `upright` rotates it as its file says.
+    `upright` rotates it by the orientation in its file.
 
     Raises:
         UsageError: not a readable image, or more than 8 bits a channel.
     """
-    return _tensor(crop_middle(open_image(path, upright=upright), Image.Resampling.BICUBIC, size))
+    return _tensor(crop_centre(open_image(path, upright=upright), Image.Resampling.BICUBIC, size))
 
 
 def _tensor(image: Image.Image) -> Tensor:
     return torch.tensor(np.asarray(image)).permute(2, 0, 1)
 
 
-def crop_middle(image: Image.Image, how: Image.Resampling, size: int = SIZE) -> Image.Image:
-    """Bring the shorter side to 8/7 of `size` pixels and cut out the middle, size x size.
+def crop_centre(image: Image.Image, resampling: Image.Resampling, size: int = SIZE) -> Image.Image:
+    """Scale the shorter side to 8/7 of `size` pixels and crop the centre, size x size.
 
     An image of size x size pixels stays as it is.
     """
@@ -84,7 +85,7 @@ def crop_middle(image: Image.Image, how: Image.Resampling, size: int = SIZE) -> 
         return image
     shorter = SHORTER_SIDE * size // SIZE
     width, height = (shorter * side // min(image.size) for side in image.size)
-    image = image.resize((width, height), how)
+    image = image.resize((width, height), resampling)
     left, top = ((side - size) // 2 for side in image.size)
     return image.crop((left, top, left + size, top + size))
 
@@ -95,17 +96,14 @@ def read_table(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
     The first column of a .txt file names the images; without `columns` it has no header.
 
     Raises:
-        Missing, UsageError: no file, or not a table with these columns.
+        Missing, UsageError: the file is missing, or not a table with these columns.
     """
     if not path.exists():
         raise Missing(path, "there is no such file")
+    options: dict[str, Any] = {"header": None} if columns is None else {"skiprows": 1}
+    options = {} if path.suffix == ".csv" else {"sep": r"\s+", "index_col": 0} | options
     try:
-        if path.suffix == ".csv":
-            table = pd.read_csv(path)
-        elif columns is None:
-            table = pd.read_csv(path, sep=r"\s+", index_col=0, header=None)
-        else:
-            table = pd.read_csv(path, sep=r"\s+", index_col=0, skiprows=1)
+        table = pd.read_csv(path, **options)
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: not a readable table ({error})") from error
     if absent := [column for column in columns or () if column not in table]:

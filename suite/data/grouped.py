@@ -18,8 +18,8 @@ WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
 def attach_null_blocks(split: Split, *, part: int) -> Split:
     """Attach a null block, a square with its diagonals, above or below each image.
 
-    A random half of each class has the block above, drawn once for each split. Group 0 has it
-    above, group 1 below; `null_block_masks` marks it.
+    A random half of each class has the block above (group 0), the others below (group 1).
+    `part` seeds the draw. See `null_block_masks` for masks of the block.
 
     Source: :cite:t:`shah2021`, as in appendix A.8.1 of :cite:t:`yang2024`.
     """
@@ -34,7 +34,7 @@ def null_block_masks(split: Split) -> Tensor:
     """Return masks of the null blocks of images of BlockMNIST, (N, 1, H, W).
 
     Raises:
-        ValueError: images without groups, or with other groups than 0 and 1.
+        ValueError: the images have no groups, or groups other than 0 and 1.
     """
     n, _, height, width = split.images.shape
     if split.groups is None or not bool(((split.groups == 0) | (split.groups == 1)).all()):
@@ -50,9 +50,10 @@ def put_on_textures(
     """Put images on crops of two photographs, one for each half of the classes.
 
     Labels become 0 for the lower and 1 for the upper half of the classes. In training all but
-    `minority` of each new class have the background of their class, in testing one half. The group
-    of an image is 2 label + background. Backgrounds are crops of a photograph of a building (0)
-    or a flower (1) at half its brightness, from its left part in training, its right in testing.
+    the share `minority` of each new class have the background of their class, in testing one half.
+    The group of an image is 2 label + background. Backgrounds are crops of a photograph of a
+    building (0) or a flower (1) at half brightness, from its left half in training, its right in
+    testing.
 
     Source: built as :cite:t:`sagawa2020` built Waterbirds.
     """
@@ -60,10 +61,11 @@ def put_on_textures(
 
     photographs = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
     photos = torch.stack([torch.tensor(p).permute(2, 0, 1) for p in photographs])
-    middle, half = photos.shape[3] // 2, (len(classes) + 1) // 2
+    left, right = photos.chunk(2, dim=3)
+    half = (len(classes) + 1) // 2
     names = [", ".join(classes[:half]), ", ".join(classes[half:])]
-    blended = _blend(train, half, photos[..., :middle], minority, seed=2)
-    return blended, _blend(test, half, photos[..., middle:], 0.5, seed=3), names
+    blended = _blend(train, half, left, minority, seed=2)
+    return blended, _blend(test, half, right, 0.5, seed=3), names
 
 
 def read_waterbirds(root: Path) -> Read:
@@ -94,19 +96,19 @@ def read_celeba(root: Path) -> Read:
 def _read_groups(
     folder: Path, table: pd.DataFrame, resize: Callable[[Tensor], Tensor]
 ) -> list[Split]:
-    """Read the images of a table of names, labels, attributes and splits (0, 1 or 2)."""
+    """Read the images of a table with columns name, label, attribute and split (0, 1 or 2)."""
     splits = []
     for number in (0, 2):  # 1 is for validation
-        part = table[table.iloc[:, 3] == number]
-        images = [resize(read_image(folder / name)) for name in part.iloc[:, 0]]
+        rows = table[table.iloc[:, 3] == number]
+        images = [resize(read_image(folder / name)) for name in rows.iloc[:, 0]]
         stacked = torch.stack(images) if images else torch.empty(0, 3, 1, 1, dtype=torch.uint8)
-        y, a = (torch.tensor(part.iloc[:, n].to_numpy(dtype=np.int64)) for n in (1, 2))
+        y, a = (torch.tensor(rows.iloc[:, n].to_numpy(dtype=np.int64)) for n in (1, 2))
         splits.append(Split(stacked, y, groups=2 * y + a))
     return splits
 
 
 def _null_block() -> Tensor:
-    """Draw a frame two pixels wide, four pixels from the border, and its diagonals, 28 x 28."""
+    """Draw a frame of two pixels, four pixels from the border, with diagonals: uint8 (28, 28)."""
     row, column = torch.arange(28)[:, None], torch.arange(28)
     from_border = torch.stack(torch.broadcast_tensors(row, column, 27 - row, 27 - column)).amin(0)
     diagonal = ((row - column).abs() <= 1) | ((row + column - 27).abs() <= 1)
@@ -115,6 +117,7 @@ def _null_block() -> Tensor:
 
 
 def _blend(split: Split, half: int, photos: Tensor, minority: float, seed: int) -> Split:
+    """Put images on random crops of photographs (2, 3, H, W): see `put_on_textures`."""
     labels = (split.labels >= half).long()
     background = torch.where(_draw_balanced(labels, minority, seed), 1 - labels, labels)
     generator = torch.Generator().manual_seed(seed)
@@ -129,7 +132,7 @@ def _blend(split: Split, half: int, photos: Tensor, minority: float, seed: int) 
 
 
 def _draw_balanced(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Choose a share of each class at random, (N,)."""
+    """Draw a random share of each class, as booleans (N,)."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():

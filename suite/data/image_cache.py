@@ -1,9 +1,9 @@
 """Images that are decoded once, into a file that is mapped into memory.
 
-A data set of photographs may be larger than memory, and decoding it takes longer than reading it.
-So its pixels are written into a file below the data folder, and every later run maps that file. A
-process holds only the images that it uses, and processes share them. The name of the file is made
-from the list of the images, so that other images make another file, and from its SHA-256.
+A data set of photographs may be larger than memory, and decoding is slower than reading. So its
+pixels are written to a file below the data folder, which later runs map. A process holds only the
+images that it uses, and processes share them. The name of the file depends on the list of images
+and on its SHA-256.
 """
 
 import fcntl
@@ -24,19 +24,19 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from suite.data.files import SIZE, crop_middle, image_size, open_image, read_photograph
+from suite.data.files import SIZE, crop_centre, image_size, open_image, read_photograph
 from suite.data.splits import Split, interleave_classes
 from suite.errors import UsageError, expected
 
 FOLDER = "decoded"
 AT_A_TIME = 1024
-VERSION = 1  # of the decoding; another number makes all files anew
+VERSION = 1  # of the decoding; a new number invalidates all files
 
-Reader = Callable[[int], np.ndarray]  # returns value number i, in uint8 or booleans
+Reader = Callable[[int], np.ndarray]  # returns value i, as uint8 or bool
 
 
 class Decoded(NamedTuple):
-    """Values (N, ...) in uint8, read-only in a mapped file, and their SHA-256."""
+    """Values (N, ...), uint8 in a read-only mapped file, and their SHA-256."""
 
     values: Tensor
     sha256: str
@@ -45,23 +45,23 @@ class Decoded(NamedTuple):
 def read_photographs(
     root: Path, paths: Sequence[Path], labels: Sequence[int], masks: Tensor | None = None
 ) -> Split:
-    """Return photographs as a split whose classes take turns, so that its first n hold all classes.
+    """Read photographs as a split that cycles through its classes.
 
-    They are cut as `suite.data.files.read_photograph` says. Images with masks are not rotated,
-    since masks are drawn on the pixels as stored.
+    See `suite.data.files.read_photograph` for the crop. Images with masks are not rotated, since
+    masks are drawn on the pixels as stored.
 
     Args:
-        root: folder of data sets; decoded images are kept below it.
-        paths: images.
+        root: folder of data sets, for the decoded images.
+        paths: of the images.
         labels: class of each image.
-        masks: what `read_masks` returns for the same paths; None for none.
+        masks: from `read_masks` for the same paths; None for none.
 
     Raises:
         UsageError: an image is missing or cannot be read (the message names it), or the disk is
             full.
     """
-    numbers = torch.tensor(labels, dtype=torch.int64)
-    order = interleave_classes(numbers)
+    class_indices = torch.tensor(labels, dtype=torch.int64)
+    order = interleave_classes(class_indices)
     ordered = [paths[row] for row in order.tolist()]
     upright = masks is None
 
@@ -71,32 +71,32 @@ def read_photographs(
     how = "photographs" if upright else "photographs as they lie"
     images = decode_once(root, ordered, (len(paths), 3, SIZE, SIZE), how=how, read=read)
     masks = None if masks is None else masks[order]
-    return Split(images.values, numbers[order], masks, sha256=images.sha256)
+    return Split(images.values, class_indices[order], masks, sha256=images.sha256)
 
 
 def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tensor:
-    """Return the masks of images, cut like the images, (N, 224, 224).
+    """Read masks, (N, 224, 224), cropped like their images.
 
     They are True where the object covers at least half of a pixel.
 
     Args:
-        root: folder of data sets; decoded masks are kept below it.
-        paths: images.
-        files: their masks, white where the object is.
+        root: folder of data sets, for the decoded masks.
+        paths: of the images.
+        files: their masks, white on the object.
 
     Raises:
         UsageError: a mask is missing, cannot be read, or does not have the size of its image.
     """
 
-    def cut(row: int) -> np.ndarray:
+    def read(row: int) -> np.ndarray:
         mask, size = open_image(files[row], mode="L", upright=False), image_size(paths[row])
         if mask.size != size:
             same = f"a mask of the size of the image, {size[0]} x {size[1]}"
             raise expected(f"{paths[row]}", same, f"{mask.size[0]} x {mask.size[1]}")
-        return np.asarray(crop_middle(mask, Image.Resampling.BOX)) > 127
+        return np.asarray(crop_centre(mask, Image.Resampling.BOX)) > 127
 
     shape = (len(paths), SIZE, SIZE)
-    return decode_once(root, [*files, *paths], shape, how="masks", read=cut).values.bool()
+    return decode_once(root, [*files, *paths], shape, how="masks", read=read).values.bool()
 
 
 def decode_once(
@@ -106,13 +106,13 @@ def decode_once(
 
     Args:
         root: folder of data sets.
-        files: files to decode; if the size or time of one changes, all are decoded again.
-        shape: shape (N, ...) of all values.
+        files: to decode; if the size or time of one changes, all are decoded again.
+        shape: (N, ...) of all values.
         how: what the files are decoded to, in words.
-        read: returns value number i of N; several threads call it.
+        read: returns value i of N; several threads call it.
 
     Raises:
-        UsageError: a file is missing, cannot be read or is damaged, or the disk is full.
+        UsageError: a file is missing or damaged, or the disk is full.
     """
     if shape[0] == 0:
         return Decoded(torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest())
@@ -123,7 +123,7 @@ def decode_once(
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                # Another process may have written it in the meantime.
+                # Another process may have written the file in the meantime.
                 written = [*folder.glob(pattern)] or [_write(folder, pattern, shape, how, read)]
         except OSError as error:
             text = error.strerror or error
@@ -146,7 +146,7 @@ def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) ->
 
 
 def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: Reader) -> Path:
-    """Write the values into a file, which gets its name when it is complete."""
+    """Write the values to a file, which gets its name when it is complete."""
     needed, free = math.prod(shape), shutil.disk_usage(folder).free
     if needed > free:
         advice = "make room, or set REGLIB_DATA to a folder on a larger disk"
@@ -155,7 +155,7 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
     partial, digest = folder / "partial", hashlib.sha256()
     starts = tqdm(range(0, shape[0], AT_A_TIME), desc=f"decoding {how}", disable=None)
     try:
-        # Not through a map: a full disk raises an error here, but would kill the process there.
+        # Not through a map: a full disk raises an error here, but there kills the process.
         with partial.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in starts:
                 rows = range(start, min(start + AT_A_TIME, shape[0]))
@@ -171,10 +171,10 @@ def _write(folder: Path, pattern: str, shape: tuple[int, ...], how: str, read: R
 
 def _map(path: Path, shape: tuple[int, ...]) -> Tensor:
     try:
-        # Read-only: a private map that can be written must not be larger than memory.
+        # Read-only: a private writable map must not be larger than memory.
         values = np.memmap(path, np.uint8, "r").reshape(shape)
     except (OSError, ValueError) as error:
-        why = f"{path}: what was decoded is damaged ({error}); remove it, and it is made again"
+        why = f"{path}: decoded images are damaged ({error}); remove the file to decode them again"
         raise UsageError(why) from error
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

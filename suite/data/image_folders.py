@@ -1,4 +1,4 @@
-"""Images in folders: a user's own, Imagenette, ImageNet, single photographs."""
+"""Images in folders: your own, Imagenette, ImageNet, single photographs."""
 
 import functools
 import multiprocessing
@@ -22,7 +22,7 @@ from suite.errors import UsageError, expected
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 IMAGES = ", ".join(ENDINGS)
-FEW = 9  # a message lists at most so many names
+FEW = 9  # names that a message lists at most
 
 
 class _Listing(NamedTuple):
@@ -34,7 +34,7 @@ class _Listing(NamedTuple):
 
 
 def class_names() -> tuple[str, ...]:
-    """Return the names of the 1,000 classes of ImageNet, in their order."""
+    """Return the names of the 1,000 classes of ImageNet, in order of their index."""
     from torchvision.models import ResNet50_Weights  # the import takes seconds
 
     return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
@@ -51,20 +51,20 @@ def wordnet_ids() -> list[str]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether programs leave such names behind, as .ipynb_checkpoints or ._1.png."""
+    """Whether programs leave files of this name behind, such as .ipynb_checkpoints or ._1.png."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted, without hidden ones."""
+    """Return the names of the folders in a folder, sorted, except hidden ones."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path.name for path in paths if path.is_dir() and not _is_hidden(path.name))
 
 
 def _images_below(root: Path, folders: Sequence[str]) -> list[list[Path]]:
-    """Return the image files below each folder, sorted, without hidden ones.
+    """Return the image files below each folder, sorted, except hidden ones.
 
-    Files with other endings are counted and reported, once and not by each worker.
+    Files with other endings are counted and reported once, not by each worker.
     """
     images: list[list[Path]] = []
     others: list[Path] = []
@@ -94,15 +94,15 @@ def _list_classes(folder: Path) -> _Listing:
         raise Missing(folder, "there are no folders of classes in it")
     images = _images_below(folder, classes)
     if empty := [name for name, of_class in zip(classes, images) if not of_class]:
-        among = f"images in each folder of a class ({IMAGES})"
+        what = f"images in each folder of a class ({IMAGES})"
         got = f"none in {', '.join(empty[:FEW])}; remove what is no class"
-        raise expected(f"{folder}", among, got)
+        raise expected(f"{folder}", what, got)
     labels = [label for label, of_class in enumerate(images) for _ in of_class]
     return _Listing([path for of_class in images for path in of_class], labels, classes)
 
 
 def _list_imagenet(folder: Path) -> _Listing:
-    """List a folder with a folder nXXXXXXXX for each class, sorted as ImageNet numbers them."""
+    """List a folder that has a folder nXXXXXXXX for each class of ImageNet, in order."""
     listed, count = _list_classes(folder), len(class_names())
     if len(listed.classes) != count:
         folders = f"{count:,} folders nXXXXXXXX, one for each class of ImageNet"
@@ -121,18 +121,15 @@ def _parts(
             got = f"{differ[:FEW]!a}: an accent is one character or two; rename one of them"
         raise expected(f"{folder}", f"the same classes in train and {test}", got)
     if len(parts[0].classes) < 2:
-        two = "two classes or more, a folder each"
-        raise expected(f"{folder / 'train'}", two, parts[0].classes)
+        what = "two classes or more, a folder each"
+        raise expected(f"{folder / 'train'}", what, parts[0].classes)
     return parts
 
 
 def read_image_folder(
     root: Path, *, folder: str | Path, read: Callable[[Path], Tensor] = read_image
 ) -> Read:
-    """Read FOLDER/{train,test}/CLASS/*; every image must have the size of the first.
-
-    Without a folder `test`, the folder `val` takes its place.
-    """
+    """Read FOLDER/{train,test}/CLASS/*, images of one size; `val` can replace `test`."""
     folder = root / folder
     names = folders_in(folder)
     parts = _parts(folder, "val" if "val" in names and "test" not in names else "test")
@@ -144,10 +141,10 @@ def read_image_folder(
 def _read_all(part: _Listing, read: Callable[[Path], Tensor], first: Tensor) -> Split:
     images = _read_each(part.paths, read)
     for path, image in zip(part.paths, images):
-        size, same = (f"{x.shape[1]} x {x.shape[2]}" for x in (image, first))
-        if size != same:
-            advice = "resize or crop your images to one size"
-            raise expected(f"{path}", f"{same} pixels as in the first image", f"{size}; {advice}")
+        size, first_size = (f"{x.shape[1]} x {x.shape[2]}" for x in (image, first))
+        if size != first_size:
+            what = f"{first_size} pixels as in the first image"
+            raise expected(f"{path}", what, f"{size}; resize or crop your images to one size")
     labels = torch.tensor(part.labels)
     return Split(torch.stack(images), labels).part(interleave_classes(labels))
 
@@ -156,7 +153,7 @@ def _read_each(paths: Iterable[Path], read: Callable[[Path], Tensor]) -> list[Te
     """Read images.
 
     Raises:
-        UsageError: images cannot be used; the message counts and names them.
+        UsageError: some images cannot be used; the message counts and names them.
     """
     images, errors = [], {}
     for path in paths:
@@ -182,14 +179,14 @@ def read_imagenette(root: Path, *, folder: str, side: int) -> Read:
 
 
 def read_imagenet(root: Path) -> Read:
-    """Read ImageNet 2012 :cite:p:`deng2009`, cut to 224 x 224; its validation set is for tests."""
+    """Read ImageNet 2012 :cite:p:`deng2009` at 224 x 224; its validation set is for testing."""
     parts = _parts(root / "imagenet", "val", _list_imagenet)
     train, test = (image_cache.read_photographs(root, part.paths, part.labels) for part in parts)
     return train, test, class_names()
 
 
 def _read_photos(files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> Read:
-    """Read photographs into memory, to show them to networks."""
+    """Read photographs as a data set for testing."""
     images = torch.stack(_read_each(files, read_photograph))
     return test_only(Split(images, torch.tensor(labels)), classes)
 
@@ -207,7 +204,7 @@ def read_one_per_class(root: Path) -> Read:
     """Read one photograph of each class; the file names begin with the WordNet ids.
 
     Raises:
-        Missing, UsageError: there are no photographs, or not one for each of the 1,000 classes.
+        Missing, UsageError: there are no photographs, or not one of each of the 1,000 classes.
     """
     folder = root / "imagenet-samples"
     files = _photographs_in(folder)
@@ -221,7 +218,7 @@ def read_validation_sample(root: Path, *, n: int = 1000, seed: int = 0) -> Read:
     """Read n random photographs of the validation set of ImageNet.
 
     Raises:
-        Missing, UsageError: no folder for each of the 1,000 classes, or too few photographs.
+        Missing, UsageError: a class has no folder, or there are too few photographs.
     """
     folder = root / "imagenet" / "val"
     paths, labels, _ = _list_imagenet(folder)
@@ -239,17 +236,17 @@ def read_unlabelled(root: Path, *, folder: Path) -> Read:
 
 
 def read_first(root: Path, *, folder: Path, size: int, count: int, labels: str = "") -> Read:
-    """Read the first photographs below a folder; the folders of its classes take turns.
+    """Read the first photographs below a folder, which cycle through its classes.
 
     Args:
         root: not used.
-        folder: folder of photographs, or of a folder for each class.
-        size: pixels a side, see `suite.data.files.crop_middle`.
+        folder: of photographs, or of a folder for each class.
+        size: side in pixels, see `suite.data.files.crop_centre`.
         count: largest number of photographs.
-        labels: a table with columns `image` and `label`, in place of the folders.
+        labels: path of a table with columns `image` and `label`, instead of folders.
 
     Raises:
-        Missing, UsageError: no images, images that cannot be read or have no label.
+        Missing, UsageError: there are no images, or an image is damaged or has no label.
     """
     paths = _photographs_in(folder)
     names = [(*path.relative_to(folder).parts[:-1], "unknown")[0] for path in paths]

@@ -48,9 +48,9 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
         name: a key of `SOURCES`; `resized:NAME:SIZE` for the images of another data set as RGB of
             SIZE x SIZE pixels; or `imagefolder:PATH` for images of your own. They are of one size,
             in `PATH/train/CLASS/*` and `PATH/test/CLASS/*` (or `val` for `test`). Without these
-            folders, they are photographs of any size to show to a network for ImageNet. They are
-            rotated as their files say, transparent parts become white, and hidden files and
-            folders are ignored.
+            folders, they are photographs of any size to show to a network for ImageNet. Images are
+            rotated by the orientation in their files, transparent parts become white, and hidden
+            files and folders are ignored.
         root: folder of downloaded data; default: see `suite.paths.data_folder`.
 
     Raises:
@@ -61,11 +61,11 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
 
 
 def image_shape(name: str) -> tuple[int, int, int]:
-    """Return the shape (C, H, W) of the images of a data set, which need not be downloaded."""
+    """Return the shape (C, H, W) of the images of a data set, if possible without its files."""
     return source(name).shape or load_data(name).shape
 
 
-@functools.lru_cache(maxsize=4)  # one for training, and others that networks are shown
+@functools.lru_cache(maxsize=4)  # one for training, and others for testing
 def _load(name: str, root: str) -> ImageData:
     train, test, classes = read_source(name, Path(root))
     where = f"data set {name!r}"

@@ -1,4 +1,4 @@
-"""Photographs of birds with masks, in the layout of their authors."""
+"""Photographs of birds with masks, in their original layout."""
 
 from pathlib import Path
 
@@ -14,16 +14,16 @@ CUB_TABLES = ("images", "image_class_labels", "train_test_split", "classes")
 
 
 def read_cub(root: Path) -> Read:
-    """Read CUB-200-2011 :cite:p:`wah2011`; masks hold what most of five annotators marked."""
+    """Read CUB-200-2011 :cite:p:`wah2011`; a mask is the majority vote of five annotators."""
     table, classes = _read_birds(root)
     train = table["is_training"] == 1
     return _read_split(root, table[train]), _read_split(root, table[~train]), classes
 
 
 def read_cub_on_waterbirds(root: Path) -> Read:
-    """Read the test images of CUB-200-2011 on the backgrounds that Waterbirds gave them.
+    """Read the test images of CUB-200-2011 on their backgrounds in Waterbirds.
 
-    Species, order and masks are those of `read_cub`; all images are for testing.
+    Species, order and masks are as in `read_cub`.
 
     Source: table 6 of :cite:t:`topgap`; the images are of :cite:t:`sagawa2020`.
     """
@@ -37,7 +37,7 @@ def read_cub_on_waterbirds(root: Path) -> Read:
 
 
 def _read_birds(root: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return the name, class (from 1) and part of each image, and the names of the classes."""
+    """Return the name, class (from 1) and split of each image, and the names of the classes."""
     folder = root / "CUB_200_2011"
     tables = [read_table(folder / f"{name}.txt", None) for name in CUB_TABLES]
     if not (folder / "segmentations").is_dir():

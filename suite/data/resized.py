@@ -1,21 +1,21 @@
-"""Images of other data sets, in the shape that a network was trained on."""
+"""Images of other data sets, brought to the shape that a network was trained on."""
 
 import torch
 
 from suite.data.splits import Split
 from suite.errors import UsageError
 
-IMAGES = 1000  # so many are resized at a time
+BATCH = 1000  # images that are resized at a time
 
 
 def resize(split: Split, *, size: int, part: int = 0) -> Split:
-    """Bring images to `size` x `size` pixels and three colours, in both parts alike.
+    """Resize images to RGB of `size` x `size` pixels; `part` is not used.
 
-    Scaling is bilinear with antialiasing; a grey image gets three equal colours. Groups stay, masks
-    are left out.
+    Scaling is bilinear with antialiasing; a grey image gets three equal channels. Groups stay,
+    masks are dropped.
 
     Raises:
-        UsageError: images that are not square, which would be distorted.
+        UsageError: images that are not square would be distorted.
     """
     from torchvision.transforms import v2  # the import takes seconds
 
@@ -23,20 +23,20 @@ def resize(split: Split, *, size: int, part: int = 0) -> Split:
     if height != width:
         raise UsageError(f"resized: expected square images, got {height} x {width}")
     images = torch.empty(count, 3, size, size, dtype=torch.uint8)
-    for start in range(0, count, IMAGES):
-        rows = slice(start, start + IMAGES)
+    for start in range(0, count, BATCH):
+        rows = slice(start, start + BATCH)
         images[rows] = v2.functional.resize(split.images[rows], [size, size], antialias=True)
     return Split(images, split.labels, groups=split.groups)
 
 
 def cut_tiles(split: Split, *, size: int, part: int = 0) -> Split:
-    """Cut images into tiles of `size` x `size` pixels that do not overlap, in both parts alike.
+    """Cut images into tiles of `size` x `size` pixels without overlap; `part` is not used.
 
     Tiles are sorted by position, so that the first tiles come from all images. Remainders at the
-    right and at the bottom are not used. A tile has the label of its image.
+    right and the bottom are not used. A tile has the label of its image.
 
     Raises:
-        UsageError: images that are smaller than a tile.
+        UsageError: the images are smaller than a tile.
     """
     channels, *sides = split.images.shape[1:]
     if min(sides) < size:

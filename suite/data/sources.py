@@ -1,4 +1,4 @@
-"""The data sets by name: `sources.yml` says what each is, how to read it and how to get it."""
+"""The data sets by name: `sources.yml` describes each, how to read it and how to get it."""
 
 import dataclasses
 import os
@@ -15,13 +15,13 @@ from suite.data.splits import Damaged, Missing, Read
 from suite.errors import DataMissing, UsageError, expected, unknown
 from suite.paths import data_folder, read_yaml
 
-# A folder of own images with a folder of such a name (in lower case) is for training.
+# Your own images are for training if their folder has one of these folders, in any case.
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """How to read a data set, how to get it, its name in figures, and what it is in words.
+    """How to read a data set, how to get it, its title in figures, and its description.
 
     Without `to_train` all images are in the test split.
     """
@@ -38,11 +38,11 @@ class Source:
 def source(name: str) -> Source:
     """Return the entry of `SOURCES` for a name, or make an entry for a name with a colon.
 
-    `imagefolder:PATH` is a folder of own images, `resized:NAME:SIZE` another data set as RGB of
-    SIZE x SIZE pixels, `shown:SIZE|COUNT|LABELS|imagefolder:PATH` own photographs of that size.
+    `imagefolder:PATH` is a folder of your own images, `resized:NAME:SIZE` another data set as RGB
+    of SIZE x SIZE pixels, `shown:SIZE|COUNT|LABELS|imagefolder:PATH` photographs of that size.
 
     Raises:
-        UsageError: unknown name, or an incomplete name with a colon.
+        UsageError: the name is unknown, or has a colon and is incomplete.
     """
     kind, colon, rest = name.partition(":")
     if kind == "resized" and colon:
@@ -59,7 +59,7 @@ def source(name: str) -> Source:
 
 
 def title(name: str) -> str:
-    """Return the name of a data set in figures, with the side in pixels if it is resized.
+    """Return the title of a data set in figures, with its side in pixels if it is resized.
 
     >>> title("resized:fashion_mnist:32"), title("resized:cifar10-jpeg:32")
     ('Fashion-MNIST (32 px)', 'CIFAR-10 (JPEG, 32 px)')
@@ -79,7 +79,7 @@ def read_source(name: str, root: Path) -> Read:
 
     Raises:
         DataMissing: the data are not on this machine.
-        UsageError: unknown name, or data that cannot be read.
+        UsageError: the name is unknown, or the data cannot be read.
     """
     entry = source(name)
     how = entry.how_to_get.replace("DATA", str(data_folder()))
@@ -94,8 +94,8 @@ def read_source(name: str, root: Path) -> Read:
         raise DataMissing(why) from absent
     except Damaged as damaged:
         path, error = damaged.args
-        why = f"data set {name!r}: what is at {path} cannot be read ({error!r}). "
-        raise UsageError(f"{why}Remove it and get it again: {how}") from damaged
+        why = f"data set {name!r}: the files at {path} cannot be read ({error!r}). "
+        raise UsageError(f"{why}Remove them and get them again: {how}") from damaged
 
 
 def _reader(
@@ -103,8 +103,8 @@ def _reader(
 ) -> Callable[[Path], Read]:
     """Return a reader that calls a function of this package, named as MODULE.NAME.
 
-    The function gets the folder of data sets; with `of`, the contents of that data set; with
-    `each_of`, one of its splits at a time, for training (`part` 0) or for testing (1).
+    The function gets the folder of data sets. With `of`, it gets the contents of that data set
+    instead; with `each_of`, one of its splits at a time, for training (`part` 0) or testing (1).
     """
 
     def read(root: Path) -> Read:
@@ -119,7 +119,7 @@ def _reader(
 
 
 def _source_of_folder(path: str) -> Source:
-    """Make the source of own images, for training, or of photographs without labels."""
+    """Make the source of your own images for training, or of photographs without labels."""
     if not path:
         raise UsageError("data set 'imagefolder:': expected a folder, such as imagefolder:photos")
     folder = Path(os.path.expanduser(path)).absolute()
@@ -132,7 +132,7 @@ def _source_of_folder(path: str) -> Source:
 
 
 def _source_to_show(size: str, count: str, labels: str, folder: str) -> Source:
-    """Make the source of photographs to show to a network: see `image_folders.read_first`."""
+    """Make a source of photographs to show to a network: see `image_folders.read_first`."""
     side, path = int(size), folder.removeprefix("imagefolder:")
     options: dict[str, Any] = {"folder": Path(path), "size": side, "count": int(count)}
     read = _reader("image_folders.read_first", **options, labels=labels)
@@ -140,7 +140,7 @@ def _source_to_show(size: str, count: str, labels: str, folder: str) -> Source:
 
 
 def _resized(name: str, original: str, side: str) -> Source:
-    """Make a source of the square images of another one, as RGB of another size."""
+    """Make a source of the square images of another data set, as RGB of another size."""
     if not original or not side.isdecimal() or int(side) < 1:
         what = "resized:NAME:SIZE, such as resized:fashion_mnist:32"
         raise expected(f"data set {name!r}", what, repr(name))
@@ -155,7 +155,7 @@ def _entry(read: dict[str, Any], shape: Sequence[int], **words: Any) -> Source:
 
 
 _DESCRIBED = read_yaml(Path(__file__).with_suffix(".yml"))
-# Titles of data sets that claims name and that no function here reads.
+# Titles of data sets that occur in claims only.
 ONLY_IN_PAPERS = {"coco": "COCO", "imagenet_c": "ImageNet-C", "oxford_pet": "Oxford-IIIT Pet"}
 ONLY_IN_PAPERS |= {"wood": "wood fibres"}
 SOURCES = {name: _entry(**described) for name, described in _DESCRIBED.items()}

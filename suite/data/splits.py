@@ -10,11 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W) in uint8 with labels (N,), and masks or groups where they are known.
+    """Images (N, C, H, W) in uint8 with labels (N,), and masks or groups if they are known.
 
-    Masks (N, H, W) are True on the object. Groups (N,) are integers from 0, for example the kind
-    of an image's background. `sha256` is the checksum of the pixels, known where they come from a
-    file that is mapped into memory.
+    Masks (N, H, W) are True on the object. Groups (N,) are integers from 0, for example the type
+    of background. `sha256` is the checksum of the pixels, known if they come from a mapped file.
     """
 
     images: Tensor
@@ -33,7 +32,7 @@ Read = tuple[Split, Split, Sequence[str]]  # training, test, names of the classe
 
 
 class Missing(Exception):
-    """A data set is not where it should be: its path, and the reason."""
+    """A data set is missing: the expected path, and the reason."""
 
 
 class Damaged(Exception):
@@ -46,6 +45,6 @@ def test_only(test: Split, classes: Sequence[str]) -> Read:
 
 
 def interleave_classes(labels: Tensor) -> Tensor:
-    """Return an order, (N,), of images in which the classes take turns."""
+    """Return an order, (N,), of images that cycles through the classes."""
     rank = pd.Series(labels.numpy()).groupby(labels.numpy()).cumcount()
     return torch.tensor(rank.to_numpy()).argsort(stable=True)

@@ -1,4 +1,4 @@
-"""Drawings on larger canvases, padded or in front of clutter, whose contents are known exactly."""
+"""Drawings on larger canvases, padded or in front of clutter, with exactly known contents."""
 
 import numpy as np
 import torch
@@ -10,26 +10,26 @@ from suite.errors import expected
 
 EMPTY, BOX = 32, 20  # sides of an empty canvas, and of the box for a drawing on it
 SIDE = 40  # of a cluttered canvas
-SIZES = (20, 32)  # of the square that holds the drawing; a digit takes about 20/28 of it
+SIZES = (20, 32)  # of the square of the drawing; a digit takes about 20/28 of it
 SHIFT = 4
 PERIOD = 6
 BIAS = 0.7
 PATCHES, PATCH = 8, 8
-FAINT = 12  # grey values up to this do not belong to an opaque drawing
+FAINT = 12  # grey values up to this are not part of an opaque drawing
 
 
 def put_on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """Put each drawing into the middle of a box of 20 x 20 pixels, and the box onto a canvas.
+    """Centre each drawing in a box of 20 x 20 pixels, and put the box onto a canvas.
 
     Args:
         images: drawings on black, uint8 (N, C, H, W), none larger than the box.
-        generator: draws the position of the box uniformly over the canvas; None for the middle.
+        generator: draws the position of the box uniformly over the canvas; None for the centre.
 
     Returns:
         The drawings on black, (N, C, 32, 32).
 
     Raises:
-        UsageError: a drawing that is larger than the box.
+        UsageError: a drawing is larger than the box.
     """
     corners = torch.full((len(images), 2), (EMPTY - BOX) // 2)
     if generator is not None:
@@ -47,42 +47,42 @@ def put_on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -
 
 
 def pad_digits(split: Split, *, part: int, anywhere: bool) -> Split:
-    """Put the images of a split on canvases, in the middle or anywhere: see `put_on_canvas`."""
+    """Put the images of a split on canvases, centred or anywhere: see `put_on_canvas`."""
     generator = torch.Generator().manual_seed(part) if anywhere else None
     return Split(put_on_canvas(split.images, generator=generator), split.labels)
 
 
 def _crop(image: Tensor) -> Tensor:
     """Cut away the black rows and columns around a drawing."""
-    drawn = image.any(0)
-    rows, columns = (drawn.any(axis).nonzero()[:, 0].tolist() or [0] for axis in (1, 0))
+    ink = image.any(0)
+    rows, columns = (ink.any(axis).nonzero()[:, 0].tolist() or [0] for axis in (1, 0))
     return image[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def clutter(
     drawings: Split, *, seed: int, swapped: bool, opaque: bool = False
 ) -> tuple[Split, Tensor]:
-    """Put each drawing near the middle of a canvas, in a random size, in front of a background.
+    """Put each drawing near the centre of a canvas, at a random size, in front of a background.
 
-    A background has stripes in one of ten directions, its kind, and patches cut from other
-    drawings. In 70% of the images the kind equals the label of the drawing. `swapped` changes
-    only the kinds, to one of the nine others in every image. A network that looks at the
-    background is then wrong, as on Waterbirds.
+    A background has stripes in one of ten directions, and patches cut from other drawings. In 70%
+    of the images the direction equals the label of the drawing. `swapped` changes only the
+    directions, to one of the nine others in every image. A network that relies on the background
+    is then wrong, as on Waterbirds.
 
-    A drawing is white ink, whose opacity is its grey values. If it is `opaque`, it keeps its grey
-    values and covers the background up to its outline, dark parts and holes included.
+    A drawing is white ink whose opacity is its grey value. An `opaque` drawing keeps its grey
+    values and covers the background up to its outline, including dark parts and holes.
 
-    All arithmetic is on integers, so that the same seed gives the same pixels on every machine.
+    All arithmetic is on integers, so that a seed gives the same pixels on every machine.
 
     Args:
         drawings: images (N, 1, 28, 28), white on black, of ten classes, such as digits.
-        seed: seed of positions, sizes, patches and backgrounds.
+        seed: of positions, sizes, patches and backgrounds.
         swapped: whether the background belongs to another class.
         opaque: see above.
 
     Returns:
         Images (N, 1, 40, 40) with masks, which are True where the drawing covers more than half of
-        a pixel, and the kinds of their backgrounds, (N,).
+        a pixel, and the directions of their backgrounds, (N,).
     """
     n, labels = len(drawings.images), drawings.labels
     generator = torch.Generator().manual_seed(seed)
@@ -98,30 +98,30 @@ def clutter(
     positions = draw(0, SIDE - PATCH, n, PATCHES, 2).tolist()
     follows = torch.rand(n, generator=generator) < BIAS
     others = (labels + torch.randint(1, 10, (n,), generator=generator)) % 10
-    kinds = others if swapped else torch.where(follows, labels, others)
+    directions = others if swapped else torch.where(follows, labels, others)
     pixels = drawings.images[:, 0].numpy()
-    images = _stripes()[kinds.numpy(), phases]
+    images = _stripes()[directions.numpy(), phases]
     from scipy.ndimage import binary_fill_holes
 
     masks = np.empty((n, SIDE, SIDE), bool)
     for i, canvas in enumerate(images):
         for source, (y, x), (row, column) in zip(sources[i], cuts[i], positions[i]):
-            behind = canvas[row : row + PATCH, column : column + PATCH]
-            np.maximum(behind, pixels[source, y : y + PATCH, x : x + PATCH] // 2, out=behind)
+            area = canvas[row : row + PATCH, column : column + PATCH]
+            np.maximum(area, pixels[source, y : y + PATCH, x : x + PATCH] // 2, out=area)
         ink = _place(pixels[i], sizes[i], shifts[i])
         cover, shade = (255 * binary_fill_holes(ink > FAINT), ink) if opaque else (ink, 255)
         images[i] = (canvas * (255 - cover) + shade * cover) // 255
         masks[i] = cover > 127
-    return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), kinds
+    return Split(torch.from_numpy(images)[:, None], labels, torch.from_numpy(masks)), directions
 
 
 def clutter_split(split: Split, *, part: int, swapped: bool, opaque: bool = False) -> Split:
-    """Put the images of a split on cluttered canvases; only test images get swapped backgrounds."""
+    """Put the images of a split on cluttered canvases; only test images are `swapped`."""
     return clutter(split, seed=part, swapped=swapped and part == 1, opaque=opaque)[0]
 
 
 def _place(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
-    """Return the grey values of a drawing on a black canvas, 0 to 255."""
+    """Return the grey values of a drawing on a black canvas, (SIDE, SIDE)."""
     canvas = Image.new("L", (SIDE, SIDE))
     top, left = ((SIDE - size) // 2 + s for s in shift)
     scaled = Image.fromarray(drawing).resize((size, size), Image.Resampling.BILINEAR)
@@ -130,7 +130,7 @@ def _place(drawing: np.ndarray, size: int, shift: list[int]) -> np.ndarray:
 
 
 def _stripes() -> np.ndarray:
-    """Return stripes of ten directions and each phase, (10, PERIOD, SIDE, SIDE)."""
+    """Return stripes in ten directions and all phases, (10, PERIOD, SIDE, SIDE)."""
     y, x = np.mgrid[:SIDE, :SIDE]
     angle = (np.pi * np.arange(10) / 10)[:, None, None, None]
     phase = np.arange(PERIOD)[:, None, None]

@@ -185,6 +185,12 @@ def units_of(chapter: str, values: Values) -> list[Any]:
     return list(plan_of(chapter, values).units()) if _has_module(chapter) else []
 
 
+def page_data(chapter: str, values: Values) -> list[str]:
+    """Return the data sets that a page reads itself: see `DERIVES_FROM` of its module."""
+    name = getattr(paper(chapter), "DERIVES_FROM", None)
+    return [entry["data"] for entry in values[name]] if name else []
+
+
 def paper(chapter: str) -> Any:
     """Return the module of a chapter in `suite.papers`, or None."""
     return importlib.import_module(f"suite.papers.{chapter}") if _has_module(chapter) else None

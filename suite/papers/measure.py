@@ -98,7 +98,7 @@ def check(unit: Measurement) -> None:
     Raises:
         UsageError: an unknown metric, an unknown or missing setting, or a wrong value of a setting.
     """
-    check_call("metric", unit.metric, METRICS, unit.settings, given=("subject",))
+    check_call("metric", unit.metric, METRICS, unit.settings, supplied=("subject",))
     parameters = inspect.signature(METRICS[unit.metric]).parameters
     for name, value in unit.settings.items():
         annotation = parameters[name].annotation

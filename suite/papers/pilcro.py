@@ -40,6 +40,7 @@ OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "mar
 # Columns that identify a network.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 LANDSCAPE = "importance_landscape"
+DERIVES_FROM = "panels"  # parameter with the data sets that `derive` reads
 # Metrics whose tensors are drawn, and the endings of the names of single tensors.
 DRAWN = {LANDSCAPE: "|landscape", "ablation_auc": ""}
 FLATNESS = "tv noise block_tv centre_to_rim target_distance"

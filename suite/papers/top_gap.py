@@ -28,6 +28,7 @@ METHODS = {method.name: method for method in TOP_GAP}
 TITLES = {name: method.title for name, method in METHODS.items()}
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
+DERIVES_FROM = "panels"  # parameter with the data sets that `derive` reads
 CIFAR = "resized:cifar10-jpeg:32"  # decides claims on CIFAR-10; the kept smaller panel does not
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # in headlines
 DEFENCES = list(TITLES)[8:-2]  # by other papers; their receptive fields are not measured

@@ -191,7 +191,7 @@ def check_attack(attack: str, attack_settings: Values | None = None, **others: o
     """
     supplied = ("model", "images", "generator", "epsilon")
     settings = attack_settings or {}
-    check_call("attack", attack, ATTACKS, settings, given=supplied)
+    check_call("attack", attack, ATTACKS, settings, supplied=supplied)
     check_name("norm", settings.get("norm", "linf"), NORMS)
     for part in settings.get("parts", ()):
         check_name("part of AutoAttack", part, AUTO_ATTACK)

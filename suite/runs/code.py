@@ -1,9 +1,9 @@
-"""Which code computes a unit, so that results of other code are told from those of this one.
+"""Checksums of the code that computes a unit, which tell results of other code.
 
-The key of a unit holds what it asks for, not how that is computed. So each record also has two
-checksums of code that no commit has: of functions that its unit *names* (a penalty, a metric, a
-network), and of the *tree*, all files that compute, where one of them was changed. A commit answers
-for its own code, by `suite.units.VERSIONS` and the tests: of that both are empty.
+The key of a unit holds its settings, not its code. So each record also has two checksums of
+uncommitted code: of the functions that its unit *names* (a penalty, a metric, a network), and of
+the *tree*, all files that compute, if one of them has changed. Both are empty for committed code,
+for which `suite.units.VERSIONS` and the tests are responsible.
 """
 
 import functools
@@ -33,7 +33,7 @@ COMPUTING = "reglib/**/*.py suite/attacks.py".split() + [
 
 
 class Sources:
-    """The code of units, as it is now."""
+    """The present code of units."""
 
     def __init__(self) -> None:
         self.changed, self._named = changes(*COMPUTING), dict[frozenset[str], str]()
@@ -42,13 +42,13 @@ class Sources:
         self._tree = _sha256([file.read_text(encoding="utf-8") for file in files])
 
     def provenance(self, unit: Unit) -> dict[str, str]:
-        """Return what the record of a unit says of code that no commit has."""
+        """Return the checksums of uncommitted code for the record of a unit."""
         return {"named": self._named_checksum(unit), "tree": self._tree}
 
     def differs(self, part: str, unit: Unit, provenance: Mapping[str, Any]) -> bool:
-        """Whether a result is of other functions ("named"), or other files ("tree"), than now.
+        """Whether a result comes from other functions ("named") or other files ("tree") than now.
 
-        Where no commit is known, results of a commit are taken as they are.
+        If the present commit is unknown, results of a commit are accepted.
         """
         if commit() == "unknown" != provenance.get("commit", "unknown"):
             return False
@@ -56,7 +56,7 @@ class Sources:
         return bool(provenance.get("code", {}).get(part, "") != now)
 
     def _named_checksum(self, unit: Unit) -> str:
-        """Return the checksum of what a unit names."""
+        """Return the checksum of the functions that a unit names."""
         names = frozenset(NAMES.findall(json.dumps(unit.identity)))
         if names not in self._named:
             named = [table[n] for table in REGISTRIES for n in sorted(names & table.keys())]
@@ -64,30 +64,30 @@ class Sources:
         return self._named[names]
 
     def _new_source(self, value: Any) -> str:
-        """Return the text of a function, and of those it was made of, where no commit has it.
+        """Return the uncommitted source of a function, and of the functions in its closure.
 
-        Of a file that is none of the project's, it is all: functions call others.
+        Outside the project the source is the whole file, since functions call others.
         """
         if isinstance(value, functools.partial):
             parts = (value.func, *value.args, *value.keywords.values())
             return "".join(map(self._new_source, filter(callable, parts)))
-        value, held = getattr(value, "__func__", value), list[Any]()  # of a bound method
+        value, enclosed = getattr(value, "__func__", value), list[Any]()  # of a bound method
         if isinstance(value, FunctionType):
-            held = [f for f in inspect.getclosurevars(value).nonlocals.values() if callable(f)]
+            enclosed = [f for f in inspect.getclosurevars(value).nonlocals.values() if callable(f)]
         elif not isinstance(value, type):
             value = type(value)
-        code, text = getattr(value, "__code__", value), ""  # its own, where it wraps another
+        code, text = getattr(value, "__code__", value), ""  # of the wrapper, not of the wrapped
         try:
             file = Path(inspect.getfile(code))
-            if (own := _is_in_project(file)) and not self._clean:
+            if (in_project := _is_in_project(file)) and not self._clean:
                 source = inspect.getsource(code)
                 text = "" if source.strip() in _committed_text(file) else source
-            elif not own and "/site-packages/torch/" not in str(file):  # records have its version
-                text = "" if file.is_file() else inspect.getsource(code)
-                text = text or file.read_text(encoding="utf-8")
-        except (OSError, TypeError):  # typed in, or no Python
+            elif not in_project and "/site-packages/torch/" not in str(file):  # known by version
+                text = file.read_text(encoding="utf-8") if file.is_file() else ""
+                text = text or inspect.getsource(code)
+        except (OSError, TypeError):  # typed in, or not Python
             text = getattr(code, "co_code", b"").hex()
-        return "".join([text, *map(self._new_source, held)])
+        return "".join([text, *map(self._new_source, enclosed)])
 
 
 @functools.cache
@@ -103,17 +103,16 @@ def _committed_text(file: Path) -> str:
 def find_other_code(
     records: Mapping[str, Record], units: Mapping[str, Unit], sources: Sources
 ) -> tuple[set[str], list[str]]:
-    """Return the keys of results that must be computed anew, and what to say of other code."""
-
-    def of_other(part: str) -> set[str]:
-        about = records.items()
-        return {key for key, r in about if sources.differs(part, units[key], r.provenance)}
-
-    refused, n = (named := of_other("named")), len(of_other("tree") - named)
+    """Return the keys of results to compute anew, and reports on results of other code."""
+    named, tree = (
+        {k for k, r in records.items() if sources.differs(part, units[k], r.provenance)}
+        for part in ("named", "tree")
+    )
+    n_read = len(tree - named)
     files = ", ".join(map(str.strip, sources.changed)) or "changed then, and not now"
-    anew = f"computed anew, because functions that they name changed: {len(refused)} units"
-    read = f"read, though other code changed ({files}): {n} units; --force computes them anew"
-    return refused, [anew] * bool(refused) + [read] * bool(n)
+    anew = f"computed anew, because functions that they name changed: {len(named)} units"
+    read = f"read, though other code changed ({files}): {n_read} units; --force computes them anew"
+    return named, [anew] * bool(named) + [read] * bool(n_read)
 
 
 def _sha256(texts: list[str]) -> str:
@@ -127,18 +126,18 @@ def commit() -> str:
 
 
 def changes(*paths: str) -> list[str]:
-    """Return what differs from the commit, a line a file.
+    """Return the files that differ from the commit, one line each.
 
     Args:
-        paths: what to look at, files that no commit has included; default: all files that a commit
-            has, but for kept results, which may differ.
+        paths: where to look, also for untracked files; default: all tracked files except kept
+            results.
     """
-    untracked, *among = ("all", *paths) if paths else ("no", ".", ":!results")
-    return git("status", "--porcelain", f"--untracked-files={untracked}", "--", *among).splitlines()
+    untracked, *where = ("all", *paths) if paths else ("no", ".", ":!results")
+    return git("status", "--porcelain", f"--untracked-files={untracked}", "--", *where).splitlines()
 
 
 def git(*command: str) -> str:
-    """Return the output of a git command on the project; "" if it fails or git is missing."""
+    """Return the output of a git command in the project; "" if it fails or git is missing."""
     words = ["git", "-C", str(ROOT), *command]
     try:
         return subprocess.check_output(words, stderr=subprocess.DEVNULL, encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""`compute`: read what the store or the kept results have, compute the rest, return one table."""
+"""`compute`: read units from the store or the kept results, compute the rest, return a table."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from suite.training.evaluated import images_needed, select_test_split
 from suite.training.folds import data_of
 from suite.units import Measurement, Network, Pretrained, Unit, training_of
 
-# Columns of those tables only in which a training has the setting.
+# Columns that a row has only if its training has the setting.
 RARE = """group_dro balance_groups crop_padding flip zoom cosine_epochs decay_epochs label_smoothing
 folds swap_halves input_noise fixed_statistics clip precision""".split()
 
@@ -41,16 +41,16 @@ def compute(
 
     Args:
         units: trainings and measurements.
-        store: what this machine has computed so far; default: `Store()`.
-        kept: kept results, for what it has not; default: those of the project, or none where
+        store: results of this machine; default: `Store()`.
+        kept: results for units that the store lacks; default: those of the project, or none if
             REGLIB_FRESH is set.
         resources: device and processes; default: from the environment.
-        force: compute even what is stored.
+        force: also compute stored units.
         checkpoint_seconds: least time between two checkpoints of a training.
 
     Returns:
-        One row a unit, in their order: the settings as columns (`PENALTY_strength` for those of
-        a penalty, `metric_NAME` for one of the metric that the training has too), `metric`
+        One row for each unit, in their order. Its columns are the settings (`PENALTY_strength` for
+        that of a penalty, `metric_NAME` for a setting that training and metric share), `metric`
         ("training_loss" for a training), `value` (mean over images), `std`, `n` (images with a
         value), `undefined` (images without), `status` ("done" or "diverged"), `seconds`, `key`.
 
@@ -66,21 +66,21 @@ def compute(
     n_reports = len(store.reports)
     records = {} if force else Layers(store, kept).read_all(dict.fromkeys(keys))
     sources, by_key = Sources(), dict(zip(keys, units))
-    refused, of_other = find_other_code(records, by_key, sources)
+    refused, code_reports = find_other_code(records, by_key, sources)
     records = {name: record for name, record in records.items() if name not in refused}
     missing = {name: unit for name, unit in by_key.items() if name not in records}
     errors = []
     if missing:
         _check_with_data(missing.values())
         store.clean()
-        groups = _groups(missing.values(), resources.resolve_jobs())
+        groups = _group(missing.values(), resources.resolve_jobs())
         shared = str(store.folder.resolve()), resources.resolve_device(), force, checkpoint_seconds
         jobs = [Job(group, *shared, resources.double_backward) for group in groups]
         errors = run_jobs(jobs, resources, store)
         computed = store.read_all(missing)
         refused, _ = find_other_code(computed, by_key, sources)
         records |= {name: computed[name] for name in computed.keys() - refused}
-    reports = [*of_other, *store.reports[n_reports:], *(kept.reports if kept else ())]
+    reports = [*code_reports, *store.reports[n_reports:], *(kept.reports if kept else ())]
     for report in dict.fromkeys(reports):
         print(report)
     if errors:
@@ -95,59 +95,59 @@ def compute(
     return table(units, keys, records)
 
 
-def table(units: Sequence[Unit], keys: Sequence[str], found: Mapping[str, Record]) -> pd.DataFrame:
+def table(units: Iterable[Unit], keys: Iterable[str], stored: Mapping[str, Record]) -> pd.DataFrame:
     """Return the table of `compute`."""
-    return pd.DataFrame([_row(unit, name, found[name]) for unit, name in zip(units, keys)])
+    return pd.DataFrame([_row(unit, name, stored[name]) for unit, name in zip(units, keys)])
 
 
 def check(units: Iterable[Unit]) -> None:
-    """Check all names in units, those that differ in their seed alone once, before any time.
+    """Check all names in units before any work; units that differ only in their seed once.
 
     Raises:
-        UsageError: something unknown.
+        UsageError: a name is unknown.
     """
-    trained: dict[str, Network] = {}
-    asked: dict[str, Measurement] = {}
+    networks_by_name: dict[str, Network] = {}
+    measurements: dict[str, Measurement] = {}
     for unit in units:
         network = training_of(unit)
         if isinstance(network, Pretrained) and not isinstance(unit, Measurement):
             raise UsageError("a Pretrained is trained already: expected measurements of it")
         if network is unit and not getattr(network, "epochs", 1):
             raise UsageError("epochs=0 trains nothing: expected measurements of such a network")
-        trained.setdefault(str({**network.identity, "seed": 0}), network)
+        networks_by_name.setdefault(str({**network.identity, "seed": 0}), network)
         if isinstance(unit, Measurement):
-            asked.setdefault(unit.metric + str(unit.settings), unit)
-    for network in trained.values():
+            measurements.setdefault(unit.metric + str(unit.settings), unit)
+    for network in networks_by_name.values():
         source(network.data)
         if not isinstance(network, Pretrained):
             loop.check(network)
-        elif not network.options:  # one of your own was checked when it was made
+        elif not network.options:  # a network of your own was checked when it was made
             networks.pretrained_weights(network.network)
-    for measured in asked.values():
-        measure.check(measured)
+    for measurement in measurements.values():
+        measure.check(measurement)
 
 
 def _check_with_data(units: Iterable[Unit]) -> None:
     """Check that there are enough images, and that the networks take them.
 
     Raises:
-        UsageError: too few images, images of a shape or an option that a network does not take,
-            labels that it does not have, out-of-distribution images that are those of the training,
-            class maps or masks that are not what a metric takes.
+        UsageError: there are too few images, a network does not take their shape, their labels or
+            an option, a metric does not take its class maps or masks, or out-of-distribution images
+            are those of the training.
     """
-    # Folds of a data set one after another: few of them are remembered.
+    # Folds of a data set come one after another, since few are cached.
     units = sorted(units, key=lambda u: (training_of(u).data, getattr(training_of(u), "fold", 0)))
-    measured, built = defaultdict(set), set()
+    metrics, built = defaultdict(set), set()
     for unit in units:
         if isinstance(unit, Measurement):
             name = unit.settings.get("data", unit.training.data)
-            own = data_of(unit.training)
-            shown = load_data(name) if "data" in unit.settings else own
+            data = data_of(unit.training)
+            tested = load_data(name) if "data" in unit.settings else data
             labelled = unit.metric not in measure.WITHOUT_LABELS
-            select_test_split(own, shown, name, images_needed(**unit.settings), labelled=labelled)
+            select_test_split(data, tested, name, images_needed(**unit.settings), labelled=labelled)
             if not labelled:
-                check_other_images(own, shown, unit.training.data, name)
-            measured[_kind(unit.training)].add(unit.metric)
+                check_other_images(data, tested, unit.training.data, name)
+            metrics[_architecture(unit.training)].add(unit.metric)
     for network in map(training_of, units):
         data = data_of(network)
         if isinstance(network, Pretrained):
@@ -156,57 +156,55 @@ def _check_with_data(units: Iterable[Unit]) -> None:
             continue
         n_train = len(data.train.labels)
         if n_train == 0:
-            why = f"data set {network.data!r}: expected images to train on, it has none; it can "
+            why = f"data set {network.data!r}: expected images to train on, got none; it can "
             why += "only be shown to a Pretrained. Images of your own to train on are laid out as "
             raise UsageError(f"{why}FOLDER/train/CLASS/* and FOLDER/test/CLASS/*")
         if network.n_train is not None and network.n_train > n_train:
             most = f"at most {n_train} for the training split of {network.data!r}"
             raise expected("n_train", most, network.n_train)
-        if (kind := _kind(network)) not in built:
+        if (architecture := _architecture(network)) not in built:
             initial = loop.initial_network(network, data)
-            top_gap_measures.check_network(initial, network, data, measured[kind])
-            built.add(kind)
+            top_gap_measures.check_network(initial, network, data, metrics[architecture])
+            built.add(architecture)
 
 
-def _kind(network: Network) -> tuple[str, str, str]:
+def _architecture(network: Network) -> tuple[str, str, str]:
     return network.data, network.network, str(getattr(network, "network_options", {}))
 
 
-def _groups(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
-    """Put units of one training together, unless that leaves processes without work.
+def _group(units: Iterable[Unit], jobs: int) -> list[list[Unit]]:
+    """Group units by training, unless that leaves processes without work.
 
-    Trainings that differ in their length alone are together, too: the longest gives them all. Of a
-    pretrained network, which is soon loaded, only units of the same images.
+    Trainings that differ only in length share a group: the longest gives them all. A pretrained
+    network, which loads quickly, has a group for each selection of images.
 
-    A single process takes whole seeds one after another, so that what is there when time is up can
-    be compared, and at the end what is trained on a part of its data, on which no headline rests.
-    Where there are several, what compares two networks comes last, when both are trained.
+    A single process finishes one seed after another, so that results are comparable when time is
+    up. Trainings on a part of their data, on which no headline rests, come last. With several
+    processes, comparisons of two networks come last, when both networks are trained.
     """
-    together: dict[str, list[Unit]] = defaultdict(list)
+    groups: dict[str, list[Unit]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: _sort_key(unit, alone=jobs == 1)):
         name = str({**training_of(unit).identity, "epochs": None}) + str(_compares(unit))
         if isinstance(unit, Measurement) and isinstance(unit.training, Pretrained):
             name += str([unit.settings.get(part) for part in ("n_images", "first", "step")])
-        together[name].append(unit)
-    groups = list(together.values())
-    if len(groups) >= jobs:
-        return groups
-    return [group[start::jobs] for group in groups for start in range(min(jobs, len(group)))]
+        groups[name].append(unit)
+    step = 1 if len(groups) >= jobs else jobs
+    return [group[n::step] for group in groups.values() for n in range(min(step, len(group)))]
 
 
 def part_of(units: Sequence[Unit], number: int, count: int) -> list[Unit]:
-    """Return part `number`, from 1, of `count`; units of one training are of one part."""
-    return [unit for group in _groups(units, 1)[number - 1 :: count] for unit in group]
+    """Return part `number`, from 1, of `count`; the units of a training are in one part."""
+    return [unit for group in _group(units, 1)[number - 1 :: count] for unit in group]
 
 
 def _absent_packages(errors: Sequence[Failure]) -> str:
-    """List the packages that are not installed, with how many units need each, and one unit."""
-    need = defaultdict(list)
-    for name, message, _ in errors:
+    """List the packages that are not installed, each with its number of units and an example."""
+    units = defaultdict(list)
+    for unit, message, _ in errors:
         for package in re.findall(r"No module named '(\w+)", message):
-            need[package].append(name)
-    said = (f"{p} is not installed: {len(u)} units, such as {u[0]}" for p, u in need.items())
-    return "".join(f"\n{line}" for line in said)
+            units[package].append(unit)
+    lines = (f"{p} is not installed: {len(u)} units, such as {u[0]}" for p, u in units.items())
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _sort_key(unit: Unit, *, alone: bool) -> tuple[Any, ...]:
@@ -216,6 +214,7 @@ def _sort_key(unit: Unit, *, alone: bool) -> tuple[Any, ...]:
 
 
 def _compares(unit: Unit) -> bool:
+    """Whether a measurement compares its network with another."""
     settings = getattr(unit, "settings", {}).values()
     return any(isinstance(value, Mapping) and "unit" in value for value in settings)
 

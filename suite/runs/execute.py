@@ -1,4 +1,4 @@
-"""What a worker does: train or load a network, measure it, store each result when it is there."""
+"""The work of a worker: train or load networks, measure them, and store each result at once."""
 
 import contextlib
 import dataclasses
@@ -33,20 +33,20 @@ from suite.units import Measurement, Pretrained, Training, Unit, data_names, key
 
 Failure = tuple[str, str, str]  # the unit, the message and the traceback
 _ONE_JOB = threading.Lock()
-NOTES: list[Path] = []  # where a worker writes what it is computing
+NOTES: list[Path] = []  # files in which a worker notes the unit that it computes
 
 
 @dataclass(frozen=True)
 class Job:
-    """Units of one training, to be done one after another on one worker.
+    """Units of one training, computed in sequence by one worker.
 
     Args:
-        units: what to compute.
+        units: trainings and measurements.
         store: folder.
         device: "cpu" or "cuda".
-        force: compute even what is stored.
+        force: also compute stored units.
         checkpoint_seconds: least time between two checkpoints of a training.
-        double_backward: see `suite.training.loop.train`; None for the faster one of the device.
+        double_backward: see `suite.training.loop.train`; None for the faster way on the device.
     """
 
     units: Sequence[Unit]
@@ -58,7 +58,7 @@ class Job:
 
 
 class _Work(NamedTuple):
-    """What the units of a job share: `networks` has by key what loads one that is there."""
+    """State that the units of a job share; `networks` are functions by key that load a network."""
 
     job: Job
     store: Store
@@ -66,27 +66,27 @@ class _Work(NamedTuple):
     networks: dict[str, Callable[[], EvaluatedModel]]
 
     def is_stored(self, unit: Unit) -> bool:
-        """Whether the store has a unit, by the code that a user has registered now."""
+        """Whether the store has a unit, computed by the functions that are registered now."""
         record = None if self.job.force else self.store.read(keys_of([unit])[0])
         return record is not None and not self.sources.differs("named", unit, record.provenance)
 
 
 class Outcome(NamedTuple):
-    """What a worker has to say: reports of its store, and what failed."""
+    """Reports of a worker's store, and the units that failed."""
 
     reports: list[str]
     errors: list[Failure]
 
 
 def keys_of(units: Sequence[Unit], known: Mapping[str, str] | None = None) -> list[str]:
-    """Return the name of each unit in the store, by the data of this machine.
+    """Return the key of each unit, by the data of this machine.
 
     Args:
-        units: any.
-        known: fingerprints of data sets that need not be here.
+        units: trainings and measurements.
+        known: fingerprints of data sets that may be missing.
 
     Raises:
-        DataMissing: a data set is neither here nor known.
+        DataMissing: a data set is missing, and its fingerprint unknown.
     """
     fingerprints = fingerprints_of(units, known or {})
     return [key(unit, fingerprints) for unit in units]
@@ -107,12 +107,13 @@ def fingerprints_of(units: Sequence[Unit], known: Mapping[str, str]) -> dict[str
 
 def describe(unit: Unit) -> str:
     """Describe a unit in one line."""
-    kind, _, *fields = training_of(unit).identity.items()
-    name = f"{kind[1]} ({', '.join(f'{name}={value}' for name, value in fields)})"
+    fields = {**training_of(unit).identity}
+    kind, _ = fields.pop("unit"), fields.pop("version")
+    text = f"{kind} ({', '.join(f'{name}={value}' for name, value in fields.items())})"
     if not isinstance(unit, Measurement):
-        return name
+        return text
     settings = ", ".join(f"{name}={value}" for name, value in unit.settings.items())
-    return f"{unit.metric}{f' ({settings})' if settings else ''} of {name}"
+    return f"{unit.metric}{f' ({settings})' if settings else ''} of {text}"
 
 
 def failure(unit: Unit, error: BaseException) -> Failure:
@@ -122,10 +123,10 @@ def failure(unit: Unit, error: BaseException) -> Failure:
 
 
 def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu") -> EvaluatedModel:
-    """Load a network that the store has, a pretrained one, or make one as it starts.
+    """Load a stored network or a pretrained one, or build an initial one.
 
     Raises:
-        RunFailed: it is not stored, or its training diverged.
+        RunFailed: the network is not stored, or its training diverged.
     """
     weights: State = {}
     if isinstance(unit, Training) and unit.epochs:
@@ -139,15 +140,15 @@ def load_subject(unit: Training | Pretrained, store: Store, device: str = "cpu")
 
 
 def run_job(job: Job) -> Outcome:
-    """Compute and store the units of a job; an error in one does not keep the others from it.
+    """Compute and store the units of a job; an error in one unit does not stop the others.
 
-    The threads of a process take turns: they share the random state, from which networks draw.
+    The threads of a process take turns, since they share the random state.
     """
     work, errors = _Work(job, Store(job.store), Sources(), {}), list[Failure]()
     with _ONE_JOB:
-        # The longest training first: it gives those that are shorter.
+        # The longest training comes first, since it gives the shorter ones.
         for unit in sorted(job.units, key=lambda u: -getattr(training_of(u), "epochs", 0)):
-            with contextlib.suppress(OSError):  # a full disk: then nobody knows
+            with contextlib.suppress(OSError):  # on a full disk the note is lost
                 for file in NOTES:
                     file.write_text(describe(unit), encoding="utf-8")
             try:
@@ -159,13 +160,13 @@ def run_job(job: Job) -> Outcome:
 
 
 def _finish(unit: Unit, work: _Work) -> None:
-    """Store the record of a unit; there is none of a pretrained network."""
+    """Compute and store a unit; a pretrained network has no record."""
     load = _network(training_of(unit), work)
     if not isinstance(unit, Measurement):
         return
     start = time.perf_counter()
     status, values, tensors = "diverged", {}, {}
-    with contextlib.suppress(Diverged):  # the network, or one that it is compared with
+    with contextlib.suppress(Diverged):  # of the network, or of a network compared with it
         model = load()
         model.related = lambda other: _network(other, work)()
         result = measure(model, unit)
@@ -175,7 +176,7 @@ def _finish(unit: Unit, work: _Work) -> None:
 
 
 def _network(unit: Training | Pretrained, work: _Work) -> Callable[[], EvaluatedModel]:
-    """Return what loads a network, once; when it is first asked for, it is trained if need be."""
+    """Return a cached function that loads a network, which is trained first if necessary."""
     (name,) = keys_of([unit])
     if name not in work.networks:
         if isinstance(unit, Training) and unit.epochs and not work.is_stored(unit):
@@ -186,26 +187,25 @@ def _network(unit: Training | Pretrained, work: _Work) -> Callable[[], Evaluated
 
 
 def _train(unit: Training, name: str, work: _Work) -> None:
-    """Train a network, on from its last checkpoint, and store it.
+    """Train a network, from its last checkpoint if there is one, and store it.
 
-    What it is after fewer epochs is stored as the shorter training, where a unit of the job is of
-    that one.
+    The network after fewer epochs is stored, too, if the job has a unit of that shorter training.
     """
     start = last = time.perf_counter()
     job, store = work.job, work.store
-    unfinished = f"{name}-{''.join(work.sources.provenance(unit).values())}".rstrip("-")
-    resume = None if job.force else store.read_checkpoint(unfinished)
+    checkpoint = f"{name}-{''.join(work.sources.provenance(unit).values())}".rstrip("-")
+    resume = None if job.force else store.read_checkpoint(checkpoint)
     device, way = torch.device(job.device), job.double_backward or DEFAULT[job.device]
     networks = [n for n in map(training_of, job.units) if isinstance(n, Training)]
     same = [n for n in networks if dataclasses.replace(n, epochs=unit.epochs) == unit]
     shorter = {n.epochs: n for n in same if n.epochs < unit.epochs}
 
-    def keep(of: Training, losses: list[float], weights: State, diverged: bool) -> None:
-        provenance = _provenance(start, of, work)
+    def store_network(unit: Training, losses: list[float], weights: State, diverged: bool) -> None:
+        provenance = _provenance(start, unit, work)
         provenance |= {"resumed": resume is not None, "double_backward": way}
         status = "diverged" if diverged else "done"
-        record = Record(of.identity, status, {"losses": losses}, provenance)
-        store.write(keys_of([of])[0], record, weights)
+        record = Record(unit.identity, status, {"losses": losses}, provenance)
+        store.write(keys_of([unit])[0], record, weights)
 
     def save(state: Callable[[], State]) -> None:
         nonlocal last
@@ -214,19 +214,19 @@ def _train(unit: Training, name: str, work: _Work) -> None:
             if len(losses) in shorter:
                 weights = checkpoints.weights_of(state())
                 finite = all(bool(value.isfinite().all()) for value in weights.values())
-                keep(shorter[len(losses)], losses, weights, not finite)
+                store_network(shorter[len(losses)], losses, weights, not finite)
         if time.perf_counter() - last >= job.checkpoint_seconds:
-            store.write_checkpoint(unfinished, state())
+            store.write_checkpoint(checkpoint, state())
             last = time.perf_counter()
 
     data = data_of(unit)
     trained = train(unit, data, device=device, double_backward=way, resume=resume, on_epoch=save)
-    keep(unit, trained.losses, trained.network.state_dict(), trained.diverged)
-    store.drop_checkpoint(unfinished)
+    store_network(unit, trained.losses, trained.network.state_dict(), trained.diverged)
+    store.drop_checkpoint(checkpoint)
 
 
 def load_model(unit: Training | Pretrained, weights: State, device: torch.device) -> EvaluatedModel:
-    """Return a network with its weights; a pretrained one brings its own."""
+    """Build a network with these weights, or load a pretrained one."""
     data = data_of(unit)
     if isinstance(unit, Pretrained):
         network = load_pretrained(unit.network, unit.options).to(device)
@@ -242,7 +242,7 @@ def load_model(unit: Training | Pretrained, weights: State, device: torch.device
 
 
 def _summary(per_image: Tensor) -> dict[str, Any]:
-    """Summarise one value for each image; images without a finite value are counted apart."""
+    """Summarise the values of images, (B,); values that are not finite are counted apart."""
     values = per_image.double().cpu()
     finite = values[values.isfinite()]
     summary: dict[str, Any] = {
@@ -257,7 +257,7 @@ def _summary(per_image: Tensor) -> dict[str, Any]:
 
 
 def _provenance(start: float, unit: Unit, work: _Work) -> dict[str, Any]:
-    """Say how long a unit took since `start`, on what, and by which code."""
+    """Return the time since `start`, and the machine, versions and code of a unit."""
     device = work.job.device
     if device == "cuda":
         peak = torch.cuda.max_memory_allocated()

@@ -28,17 +28,17 @@ START = "its start (does a script that calls compute lack 'if __name__ == \"__ma
 
 @dataclass(frozen=True)
 class Resources:
-    """What a run may use.
+    """The device, processes and methods of a run.
 
     Args:
         device: "auto", "cpu" or "cuda".
-        jobs: local processes; None for one a core on the CPU, and one in all on a GPU.
+        jobs: local processes; None for one on each core of the CPU, or one in all on a GPU.
         dask: address of a Dask scheduler, instead of local processes.
-        double_backward: see `suite.training.loop.train`; None for the faster one of the device.
+        double_backward: see `suite.training.loop.train`; None for the faster way on the device.
 
     Raises:
-        UsageError: a device that is unknown or not there, `jobs` below 1, or an unknown way of
-            double backpropagation.
+        UsageError: the device is unknown or missing, `jobs` is below 1, or the way of double
+            backpropagation is unknown.
     """
 
     device: str = "auto"
@@ -61,12 +61,12 @@ class Resources:
     def from_environment(cls) -> "Resources":
         """Read REGLIB_DEVICE, REGLIB_JOBS, REGLIB_DASK and REGLIB_DOUBLE_BACKWARD."""
         texts = {spec.name: os.environ.get(f"REGLIB_{spec.name.upper()}") for spec in fields(cls)}
-        given: dict[str, Any] = {name: text for name, text in texts.items() if text}
-        if "jobs" in given:
-            if not given["jobs"].isdigit():
-                raise expected("REGLIB_JOBS", "a number of processes", repr(given["jobs"]))
-            given["jobs"] = int(given["jobs"])
-        return cls(**given)
+        values: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        if "jobs" in values:
+            if not values["jobs"].isdigit():
+                raise expected("REGLIB_JOBS", "a number of processes", repr(values["jobs"]))
+            values["jobs"] = int(values["jobs"])
+        return cls(**values)
 
     def resolve_device(self) -> str:
         """Resolve "auto"."""
@@ -80,10 +80,10 @@ class Resources:
 
     @contextlib.contextmanager
     def executor(self) -> Iterator[Executor]:
-        """Open the executor; it is closed, and what waits in it dropped, at the end.
+        """Open the executor; at the end it is closed, and waiting jobs are dropped.
 
-        The threads of a local process depend on `jobs` alone, never on how much there is to do:
-        results of a run that was interrupted have the bits of one that was not.
+        The threads of a local process depend on `jobs` only, not on the number of units, so that
+        an interrupted run gives the same bits as an uninterrupted one.
 
         Raises:
             UsageError: the Dask scheduler cannot be reached.
@@ -105,11 +105,11 @@ def cores() -> int:
 
 
 class LocalPool(futures.ProcessPoolExecutor):
-    """Local processes; `deaths` says of what they died that it did not end, by what they computed.
+    """Local processes; `deaths` are the causes of unexpected deaths, by the unit in progress.
 
     Args:
-        jobs: how many processes.
-        notes: folder in which they note what they compute.
+        jobs: number of processes.
+        notes: folder in which processes note the unit that they compute.
     """
 
     def __init__(self, jobs: int, notes: str) -> None:
@@ -120,7 +120,7 @@ class LocalPool(futures.ProcessPoolExecutor):
         self.deaths: dict[str, str] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, see `concurrent.futures.Executor`."""
+        """Submit a call: see `concurrent.futures.Executor`."""
         future = super().submit(fn, *args, **kwargs)
         self.started |= {*multiprocessing.active_children()} - self._others
         return future
@@ -138,16 +138,16 @@ class LocalPool(futures.ProcessPoolExecutor):
 
 
 class InProcess(Executor):
-    """An executor that calls the function at once, in this thread."""
+    """An executor that calls the function at once in this thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))  # `run_job` says of each unit what failed
+        future.set_result(fn(*args, **kwargs))  # `run_job` returns the errors of units
         return future
 
 
 def _start_worker(threads: int, notes: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that was interrupted ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interrupted parent ends this process
     torch.set_num_threads(threads)
     NOTES.append(Path(notes, str(os.getpid())))
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -177,26 +177,26 @@ def _dask_executor(address: str) -> Iterator[Executor]:
 
 
 def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Failure]:
-    """Run jobs; those whose worker was lost are tried again with new workers.
+    """Run jobs; a job whose worker was lost is tried again with new workers.
 
     Reports of the workers' stores are added to those of `store`; progress goes to the terminal.
 
     Returns:
-        What failed.
+        The units that failed.
 
     Raises:
-        RunFailed: workers were lost again and again.
+        RunFailed: workers were lost repeatedly.
         UsageError: the Dask scheduler cannot be reached.
     """
     errors: list[Failure] = []
     waiting, total = list(jobs), sum(len(job.units) for job in jobs)
-    crashed, told = set[str](), ""
-    # A bar is for a terminal, or a notebook; elsewhere it writes nothing.
+    crashed, loss = set[str](), ""
+    # The bar appears in a terminal or a notebook only.
     off = False if "ipykernel" in type(sys.stderr).__module__ else None
     with tqdm(total=total, unit="unit", leave=False, mininterval=0.5, disable=off) as bar:
         for attempt in range(ATTEMPTS):
             if attempt:
-                bar.write(f"{told}: trying again, jobs left: {len(waiting)}", sys.stderr)
+                bar.write(f"{loss}: trying again, jobs left: {len(waiting)}", sys.stderr)
             try:
                 with resources.executor() as executor:
                     for job, future in _submit_all(tuple(waiting), executor):
@@ -213,18 +213,18 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
             if not waiting:
                 return errors
             deaths = getattr(executor, "deaths", {})
-            told = "; ".join(f"a worker died of {how} in {unit}" for unit, how in deaths.items())
-            told = told or "a worker was lost"
+            loss = "; ".join(f"a worker died of {how} in {unit}" for unit, how in deaths.items())
+            loss = loss or "a worker was lost"
             crashes = {unit for unit, how in deaths.items() if how != "SIGKILL"}
             if crashed & crashes:
-                raise RunFailed(f"{told}, for the second time; what was finished is stored")
+                raise RunFailed(f"{loss}, for the second time; what was finished is stored")
             crashed |= crashes
-    why = f"workers were lost {ATTEMPTS} times (the last: {told}; were they killed, or did memory "
+    why = f"workers were lost {ATTEMPTS} times (the last: {loss}; were they killed, or did memory "
     raise RunFailed(f"{why}run out?); what was finished is stored, run again")
 
 
 def _submit_all(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, Future[Outcome]]]:
-    """Submit jobs and yield each with its future as soon as that has ended."""
+    """Submit jobs, and yield each with its future as soon as that is done."""
     running: dict[Future[Outcome], Job] = {}
     for job in jobs:
         with contextlib.suppress(futures.BrokenExecutor):
@@ -237,7 +237,7 @@ def _submit_all(jobs: Sequence[Job], executor: Executor) -> Iterator[tuple[Job, 
 
 
 def _outcome(job: Job, future: Future[Outcome]) -> Outcome | None:
-    """Return what a worker said, or why it could not even start; None where it was lost."""
+    """Return the outcome of a job, or why it could not start; None if its worker was lost."""
     try:
         return future.result()
     except (futures.BrokenExecutor, futures.CancelledError):

@@ -28,32 +28,30 @@ def keep(
 ) -> Path:
     """Write the archive of a finished run, and its tables for people.
 
-    What the stores lack is taken from results that are kept already: a run may be done in parts.
+    Units that the stores lack are taken from kept results, so a run may be done in parts.
 
     Args:
-        chapter, parameters, plan: of the run, with its profile among the parameters. Where the plan
-            reads no values of single images they are not kept.
-        paper: the module of the chapter; kept tensors are as its `shrink` returns them.
-        stores: those that have the units; the first that has one goes.
+        chapter, parameters, plan: of the run; the parameters include its profile. Values of single
+            images are kept only if the plan reads them.
+        paper: the module of the chapter; its `shrink` reduces the tensors to keep.
+        stores: hold the units; the first that has a unit is used.
         folder: of the kept results; default: that of the project.
 
     Returns:
-        The archive.
+        The path of the archive.
 
     Raises:
-        UsageError: the working tree has changes, units are not computed, or were not computed by
-            code of a commit of this history, or other kept results disagree.
+        UsageError: the working tree has changes, units are missing or were computed by code
+            outside this history, or other kept results disagree.
     """
     profile, kept = parameters["profile"], store.Kept(folder)
     path = store.archive_path(chapter, profile, folder)
     if changed := changes():
         why = f"the working tree has changes ({'; '.join(map(str.strip, changed[:3]))}): commit "
         raise UsageError(f"{why}them first, so that the commit of kept results is the code")
-    known = kept.fingerprints
-    units = plan.units()
-    keys = keys_of(units, known)
-    parts = store.Layers(*stores, kept)
-    records = parts.read_all(dict.fromkeys(keys))
+    units, layers = plan.units(), store.Layers(*stores, kept)
+    keys = keys_of(units, kept.fingerprints)
+    records = layers.read_all(dict.fromkeys(keys))
     if absent := [unit for key, unit in zip(keys, units) if key not in records]:
         why = f"{chapter}, profile {profile}: {len(absent)} of {len(units)} units are not "
         why += f"computed: run 'python -m suite run {chapter} --profile {profile}' first"
@@ -65,15 +63,15 @@ def keep(
         for other, archive in kept.archives.items():
             if other != path and key in archive.records:
                 store.check_agreement(key, {other: archive.records[key], path: record})
-    rows, arrays = plan.collect(paper, parameters, table(units, keys, records), parts)
+    rows, arrays = plan.collect(paper, parameters, table(units, keys, records), layers)
     by_key = dict(zip(keys, units))
     tensors = {
         f"{key}/{name}": tensor
-        for key, part in parts.drawn.items()
-        for name, tensor in select_tensors(paper, parameters, by_key[key], part).items()
+        for key, named in layers.tensors_read.items()
+        for name, tensor in select_tensors(paper, parameters, by_key[key], named).items()
     }
-    provenance = provenance_of(chapter, profile, parts, keys, parameters)
-    provenance["fingerprints"] = fingerprints_of(units, known)
+    provenance = provenance_of(chapter, profile, layers, keys, parameters)
+    provenance["fingerprints"] = fingerprints_of(units, kept.fingerprints)
     store.write_archive(path, store.Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
         print(f"{store.name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
@@ -85,9 +83,8 @@ def keep(
 def _check_commits(commits: Collection[str]) -> None:
     for commit in sorted(commits):
         if commit.endswith("+changes") or commit == "unknown":
-            why = f"units were computed by code of no commit ({commit}): commit the changes, or "
-            why += "see 'git status' where git refuses this folder; then run again with --force"
-            raise UsageError(why)
+            why = f"units were computed by uncommitted code ({commit}): commit the changes, or see "
+            raise UsageError(f"{why}'git status' if git refuses this folder; then run with --force")
         if not git("merge-base", "HEAD", commit).startswith(commit):
-            why = f"units were computed at commit {commit}, which is not in the history of this one"
+            why = f"units were computed at commit {commit}, which is not in the history of HEAD"
             raise UsageError(f"{why}; after 'git clone --depth 1' try 'git fetch --unshallow'")

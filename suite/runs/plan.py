@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from suite.training.folds import data_of
 from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
 
+Lookups = dict[str, str | DataMissing]  # by name: the fingerprint of a data set, or the error
 MEMORY = "fingerprints.json"
 LONGEST = 2.0  # seconds for which a kind of training is timed on a CPU, or for two steps
 
@@ -35,12 +36,12 @@ class Plan:
     """What a run would do.
 
     Args:
-        total, stored, kept: number of units, each counted once: in all, computed on this machine,
-            and those that are among the kept results only.
-        missing_data: for each data set that is not there, how to get it.
-        spent: seconds that went into what is stored.
-        expected: seconds that what is missing takes, see `suite.store.Kept.expected`, or NaN.
-        reports: of results of other code; how long trainings take, where steps were measured.
+        total, stored, kept: numbers of distinct units: all, those computed on this machine, and
+            those in the kept results only.
+        missing_data: how to get each data set that is missing.
+        spent: seconds that the stored units took.
+        expected: seconds that the missing units take, see `suite.store.Kept.expected`, or NaN.
+        reports: on results of other code, and on how long trainings take, where that was measured.
     """
 
     total: int
@@ -66,7 +67,8 @@ def plan(
     store: Store,
     kept: Kept | None = None,
     *,
-    looked: dict[str, str | DataMissing] | None = None,
+    page_data: Collection[str] = (),
+    lookups: Lookups | None = None,
     sources: Sources | None = None,
     force: bool = False,
     timed: bool = False,
@@ -74,52 +76,53 @@ def plan(
     """Return what `compute` would do, without computing anything.
 
     Args:
-        units: what is wanted.
+        units: trainings and measurements.
         store: what this machine has computed.
         kept: the kept results; None to ignore them.
-        looked: fingerprints of data sets by name, or why they are not there; what is looked up is
-            added, so that several plans may share it.
-        sources: the code as it is now, which several plans may share; default: read anew.
-        force: what is stored is computed again.
+        page_data: data sets that a page reads even if no unit is computed.
+        lookups: the fingerprint of each data set, or why it is missing. Missing entries are
+            added, so that several plans can share them.
+        sources: the present code, which several plans can share; default: read now.
+        force: stored units are computed again.
         timed: measure steps of the trainings, for seconds each.
 
     Raises:
         UsageError: a unit asks for something unknown.
     """
-    wanted = {str(unit.identity): unit for unit in units}
-    check(wanted.values())
-    looked = {} if looked is None else looked
-    missing_data = _missing_data(wanted.values(), looked)
-    # A measurement brings its training with it, whether that was asked for or not.
-    work = wanted | _trainings(wanted.values())
+    requested = {str(unit.identity): unit for unit in units}
+    check(requested.values())
+    lookups = {} if lookups is None else lookups
+    missing_data = _missing_data(requested.values(), page_data, lookups)
+    # A measurement implies its training, whether that was requested or not.
+    all_units = requested | _trainings(requested.values())
     fingerprints = {**kept.fingerprints} if kept else {}
-    fingerprints |= {n: text for n, text in looked.items() if isinstance(text, str)}
-    there = {n: u for n, u in work.items() if fingerprints.keys() >= set(data_names(u))}
-    keys = {name: key(unit, fingerprints) for name, unit in there.items()}
+    fingerprints |= {name: text for name, text in lookups.items() if isinstance(text, str)}
+    known = {n: unit for n, unit in all_units.items() if fingerprints.keys() >= {*data_names(unit)}}
+    keys = {name: key(unit, fingerprints) for name, unit in known.items()}
     stored = store.glance(keys.values())
     records = {**(kept.read_all(keys.values()) if kept else {}), **stored}
-    by_key = {keys[name]: unit for name, unit in there.items()}
+    by_key = {keys[name]: unit for name, unit in known.items()}
     refused, reports = find_other_code(records, by_key, sources or Sources())
     if force:
         refused, reports = set(by_key), ["everything is computed again (--force)"]
-    have = {name for name, k in keys.items() if k in records and k not in refused}
-    here = {name: stored[keys[name]] for name in have if keys[name] in stored}
-    todo = {name: unit for name, unit in wanted.items() if name not in have}
-    # Kept results have no weights: a network that is to be measured further is trained again.
-    todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in here}
-    needed = {name for unit in todo.values() for name in _needs(unit)}
+    done = {name for name, k in keys.items() if k in records and k not in refused}
+    local = {name: stored[keys[name]] for name in done if keys[name] in stored}
+    todo = {name: unit for name, unit in requested.items() if name not in done}
+    # Kept results have no weights: a network is trained again for a further measurement.
+    todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in local}
+    needed = {*page_data}.union(*map(_needs, todo.values()))
     missing_data = {name: how for name, how in missing_data.items() if name in needed}
     seconds = math.nan
     if kept and not missing_data:
         seconds = kept.expected([unit.identity for unit in todo.values()])
-    if timed and (new := [u for n, u in todo.items() if n in there and isinstance(u, Training)]):
+    if timed and (new := [u for n, u in todo.items() if n in known and isinstance(u, Training)]):
         reports.append(_time_of(new, Resources.from_environment()))
     return Plan(
-        total=len(wanted),
-        stored=len(wanted.keys() & here.keys()),
-        kept=len(wanted.keys() & (have - here.keys())),
+        total=len(requested),
+        stored=len(requested.keys() & local.keys()),
+        kept=len(requested.keys() & (done - local.keys())),
         missing_data=missing_data,
-        spent=sum(record.provenance["seconds"] for record in here.values()),
+        spent=sum(record.provenance["seconds"] for record in local.values()),
         expected=seconds,
         reports=tuple(reports),
     )
@@ -128,7 +131,7 @@ def plan(
 def _time_of(trainings: Iterable[Training], resources: Resources) -> str:
     """Estimate how long trainings take in sequence, from measured steps of each kind."""
     device, known, total = resources.resolve_device(), dict[str, float](), 0.0
-    # Of those that differ in their length alone, the longest gives the others.
+    # The longest of trainings that differ only in length gives the others.
     ascending = sorted(trainings, key=lambda unit: unit.epochs)
     longest = {str({**unit.identity, "epochs": 0}): unit for unit in ascending}
     for unit in longest.values():
@@ -143,25 +146,25 @@ def _time_of(trainings: Iterable[Training], resources: Resources) -> str:
 
 
 def _single_step_training(unit: Training) -> Training:
-    """Return a training whose epochs are one step, as long as those of another, and no learning."""
-    penalties = {name: {**given, "strength": 1e-9} for name, given in unit.penalties.items()}
+    """Return a training of one step an epoch, as long as a step of `unit`, without learning."""
+    penalties = {name: {**settings, "strength": 1e-9} for name, settings in unit.penalties.items()}
     fields: dict[str, Any] = {"learning_rate": 1e-9, "cosine_epochs": None, "decay_epochs": ()}
     fields |= {"n_train": unit.batch_size, "epochs": 100, "seed": 0, "balance_groups": False}
     return replace(unit, **fields, penalties=penalties)
 
 
 def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
-    """Return the mean time of the last steps, one of each kind: the first ones load and prepare."""
+    """Return the mean time of a cycle of last steps: the first steps load and prepare."""
     data, times = data_of(unit), [time.perf_counter()]
-    every = max((given.get("every", 1) for given in unit.penalties.values()), default=1)
+    every = max((penalty.get("every", 1) for penalty in unit.penalties.values()), default=1)
 
-    def note(_: object) -> None:
+    def note_time(_: object) -> None:
         times.append(time.perf_counter())
         if device == "cpu" and len(times) > every + 3 and times[-1] - times[1] > LONGEST:
             raise TimeoutError
 
     with contextlib.suppress(TimeoutError):
-        train(unit, data, device=torch.device(device), double_backward=way, on_epoch=note)
+        train(unit, data, device=torch.device(device), double_backward=way, on_epoch=note_time)
     return float(np.diff(times)[-every:].mean())
 
 
@@ -173,34 +176,35 @@ def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
 
 
 def _needs(unit: Unit) -> dict[str, Callable[[str], str | None]]:
-    """Return by name the data and the weights that a unit needs, with what looks for each."""
+    """Return the data and weights that a unit needs, each with the function that looks it up."""
     network = training_of(unit)
     weights = {network.network: check_weights} if isinstance(network, Pretrained) else {}
     return {**dict.fromkeys(data_names(unit), _fingerprint), **weights}
 
 
-def _missing_data(units: Iterable[Unit], looked: dict[str, str | DataMissing]) -> dict[str, str]:
-    """Return how to get each data set and each network's weights that are not there."""
-    needed = {name: look for unit in units for name, look in _needs(unit).items()}
-    for name in needed.keys() - looked.keys():
+def _missing_data(units: Iterable[Unit], data: Iterable[str], lookups: Lookups) -> dict[str, str]:
+    """Return how to get each data set, and the weights of each network, that are missing."""
+    needed = {name: look_up for unit in units for name, look_up in _needs(unit).items()}
+    needed |= dict.fromkeys(data, _fingerprint)
+    for name in needed.keys() - lookups.keys():
         try:
-            looked[name] = needed[name](name) or name
+            lookups[name] = needed[name](name) or name
         except DataMissing as error:
-            looked[name] = error
-    return {name: str(looked[name]) for name in needed if isinstance(looked[name], DataMissing)}
+            lookups[name] = error
+    return {name: str(lookups[name]) for name in needed if isinstance(lookups[name], DataMissing)}
 
 
 def _fingerprint(name: str) -> str:
-    """Return the fingerprint of a data set, remembered while no file that it is made of changes."""
+    """Return the fingerprint of a data set, remembered while no data file changes."""
     memory, files = data_folder() / MEMORY, _files(data_folder())
-    if not files or "imagefolder:" in name:  # images elsewhere, or from packages alone
+    if not files or "imagefolder:" in name:  # images in other folders, or from packages only
         return load_data(name).fingerprint
     known: dict[str, str] = {}
-    with contextlib.suppress(OSError, ValueError):  # it is not there, or was cut
+    with contextlib.suppress(OSError, ValueError):  # the file is missing, or was cut
         known = json.loads(memory.read_text(encoding="utf-8")).get(files, {})
     if name not in known:
         known[name] = load_data(name).fingerprint
-        with contextlib.suppress(RunFailed):  # the next one reads the data again
+        with contextlib.suppress(RunFailed):  # the next plan reads the data again
             replace_file(memory, json.dumps({files: known}).encode())
     return known[name]
 
@@ -210,10 +214,10 @@ def _files(folder: Path) -> str:
     """Return a checksum of sizes and times of all data files, and of the code that reads them."""
     if not folder.is_dir():
         return ""
-    walked = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
-    made = [str(folder / "decoded") + os.sep, str(folder / MEMORY)]  # by the suite, of the others
-    paths = sorted(os.path.join(place, n) for place, _, names in walked for n in names)
-    files = [p for p in paths if not p.startswith(tuple(made)) and not p.endswith(".pyc")]
-    there = [(p, os.stat(p)) for p in files if os.path.exists(p)]  # and no link to nothing
-    about = [[p, entry.st_size, entry.st_mtime_ns] for p, entry in there]
-    return checksum(json.dumps(about).encode())
+    walks = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
+    derived = str(folder / "decoded") + os.sep, str(folder / MEMORY)  # files that the suite makes
+    paths = sorted(os.path.join(parent, name) for parent, _, names in walks for name in names)
+    files = [p for p in paths if not p.startswith(derived) and not p.endswith(".pyc")]
+    stats = [(p, os.stat(p)) for p in files if os.path.exists(p)]  # no broken links
+    sizes = [[p, stat.st_size, stat.st_mtime_ns] for p, stat in stats]
+    return checksum(json.dumps(sizes).encode())

@@ -1,4 +1,4 @@
-"""Where the numbers of a run come from."""
+"""The provenance of a run."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,16 +11,16 @@ SURROUNDINGS = ("device", "threads", "python", "torch", "reglib", "commit")
 def provenance_of(
     chapter: str, profile: str, store: Reader, keys: Iterable[str], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Sum up the provenance of stored units.
+    """Summarise the provenance of stored units.
 
     Args:
         chapter, profile, parameters: of the run.
-        store: what has the units.
-        keys: of the units, each counted once.
+        store: holds the units.
+        keys: of the units; duplicates count once.
 
     Returns:
-        The number of units, seconds of work, when the first and last ended, peak memory, and every
-        device, version and commit that occurs.
+        The number of units, total seconds, the times at which the first and the last ended, peak
+        memory, and all devices, versions and commits.
     """
     records = store.read_all(dict.fromkeys(keys)).values()
     ended = sorted(record.provenance["ended"] for record in records)

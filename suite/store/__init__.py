@@ -1,4 +1,4 @@
-"""Results by key, in two layers: what this machine has computed, and what the project keeps."""
+"""Results by key, in two layers: those of this machine, and those that the project keeps."""
 
 from suite.store.kept import (
     Archive,

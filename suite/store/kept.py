@@ -1,13 +1,14 @@
-"""The kept results of the project: one archive for each chapter and profile, and read only.
+"""The kept results of the project: a read-only archive for each chapter and profile.
 
 `PROFILE/CHAPTER.zip` holds
 
 - `records.jsonl`: the record of each unit, one a line, in the order of their keys,
-- `tensors.safetensors`: those tensors of units that figures need, as `KEY/NAME`,
-- `rows.csv`, `arrays.safetensors` and `text.json`: what the chapter made of them; it needs no data.
+- `tensors.safetensors`: the tensors of units that figures need, as `KEY/NAME`,
+- `rows.csv`, `arrays.safetensors` and `text.json`: the rows and arrays of the chapter, which can be
+  read without data.
 
-`PROFILE/CHAPTER.provenance.json` beside it says in words where that was computed, and holds the
-checksum of the archive, its format, and the fingerprints of the data that the keys depend on.
+`PROFILE/CHAPTER.provenance.json` holds the provenance of the archive, its checksum and format, and
+the fingerprints of the data that the keys depend on.
 """
 
 import functools
@@ -39,7 +40,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
 
 class Lines(UserDict[str, Any]):
-    """Records by key, of lines of JSON that begin with their key; each is read when it is asked."""
+    """Records by key, from lines of JSON that begin with the key and are parsed on access."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         start = len(b'{"key":"')
@@ -51,13 +52,13 @@ class Lines(UserDict[str, Any]):
 
 @dataclass(frozen=True)
 class Archive:
-    """What a chapter keeps of a profile.
+    """The kept results of a chapter and profile.
 
     Args:
-        records: by key; none where results were kept before units were.
+        records: by key; empty in old archives.
         tensors: by KEY/NAME.
-        rows, arrays: what the chapter made of them.
-        provenance: where they come from, in words; `fingerprints` of the data by name.
+        rows, arrays: of the chapter, made of the records and tensors.
+        provenance: of the run, with the `fingerprints` of data sets by name.
     """
 
     records: Mapping[str, Record]
@@ -68,22 +69,22 @@ class Archive:
 
 
 def kept_layer() -> "Kept | None":
-    """Return the kept results of the project, or None where REGLIB_FRESH is set."""
+    """Return the kept results of the project, or None if REGLIB_FRESH is set."""
     return None if os.environ.get("REGLIB_FRESH", "") not in ("", "0") else Kept()
 
 
 def archive_path(chapter: str, profile: str, folder: Path | None = None) -> Path:
-    """Return where the archive of a chapter and profile lies."""
+    """Return the path of the archive of a chapter and profile."""
     return (folder or KEPT_RESULTS) / check_run_name(profile) / f"{chapter}.zip"
 
 
 def name_of_archive(path: Path) -> str:
-    """Return the path of a file as the reader of a message finds it."""
+    """Return the path of an archive for messages, relative to the project."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def write_archive(path: Path, archive: Archive) -> None:
-    """Write an archive and its provenance; each replaces an older one as a whole.
+    """Write an archive and its provenance; each replaces its old file atomically.
 
     Raises:
         RunFailed: a file cannot be written.
@@ -107,10 +108,10 @@ def write_archive(path: Path, archive: Archive) -> None:
 
 
 def read_archive(path: Path) -> Archive:
-    """Read an archive, once while its files do not change.
+    """Read an archive, from a cache while its files do not change.
 
     Raises:
-        UsageError: it is missing, damaged, of another format, or no such archive; it says which.
+        UsageError: the archive is missing, damaged, of another format, or no archive of results.
     """
     files = (file for file in (path, path.with_suffix(".provenance.json")) if file.exists())
     return _read_archive(path, tuple((f.stat().st_mtime_ns, f.stat().st_size) for f in files))
@@ -118,21 +119,16 @@ def read_archive(path: Path) -> Archive:
 
 @functools.lru_cache
 def _read_archive(path: Path, state: tuple[tuple[int, int], ...]) -> Archive:
-    name, beside = name_of_archive(path), path.with_suffix(".provenance.json")
+    name, side_file = name_of_archive(path), path.with_suffix(".provenance.json")
     try:
-        about = json.loads(beside.read_text(encoding="utf-8"))
-        form, stated = about["format"], about["sha256"]
+        packed, about = path.read_bytes(), json.loads(side_file.read_text(encoding="utf-8"))
+        archive_format, sha256 = about["format"], about["sha256"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        wrong = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-        raise UsageError(f"{name}: {beside.name} beside it {wrong}") from error
-    if form != FORMAT:
-        raise UsageError(f"{name}: expected format {FORMAT}, got {form!r}")
-    try:
-        packed = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
-    if checksum(packed) != stated:
-        raise UsageError(f"{name}: does not agree with the checksum in {beside.name}")
+        raise UsageError(f"{name}, {side_file.name}: cannot be read ({error!r})") from error
+    if archive_format != FORMAT:
+        raise UsageError(f"{name}: expected format {FORMAT}, got {archive_format!r}")
+    if checksum(packed) != sha256:
+        raise UsageError(f"{name}: does not agree with the checksum in {side_file.name}")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as file:
             text = json.loads(file.read("text.json"))
@@ -145,11 +141,11 @@ def _read_archive(path: Path, state: tuple[tuple[int, int], ...]) -> Archive:
                 about,
             )
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, safetensors.SafetensorError) as e:
-        raise UsageError(f"{name}: is no archive of results ({type(e).__name__}: {e})") from e
+        raise UsageError(f"{name}: is no archive of results ({e!r})") from e
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
-    """Pack arrays; those of text, which safetensors does not hold, as JSON."""
+    """Pack arrays: numbers as safetensors, text as JSON."""
     text = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
     names = sorted(arrays.keys() - text.keys())
     numbers = {name: np.ascontiguousarray(arrays[name]) for name in names}
@@ -159,8 +155,7 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
 class Kept(Reader):
     """The kept results of the project, by key.
 
-    A file that is damaged, of another format or no such archive is told of in `reports`, and
-    ignored.
+    Archives that cannot be read are ignored, and listed in `reports`.
 
     Args:
         folder: of the archives, in folders of profiles.
@@ -172,60 +167,60 @@ class Kept(Reader):
 
     @functools.cached_property
     def archives(self) -> dict[Path, Archive]:
-        """All archives that are sound."""
+        """All archives that can be read."""
         archives = {}
         for path in sorted(self.folder.glob("*/*.zip")):
             try:
                 archives[path] = read_archive(path)
             except UsageError as error:
-                self.reports.append(f"{error}: ignored, what it should hold is computed instead")
+                self.reports.append(f"{error}: ignored, its units are computed instead")
         return archives
 
     @functools.cached_property
     def archive_of(self) -> dict[str, Path]:
-        """The archive that has each key; of several, one that has its tensors.
+        """The archive of each key; an archive with tensors or single images is preferred.
 
         Raises:
-            UsageError: two of them disagree about a unit.
+            UsageError: two archives disagree about a unit.
         """
-        places: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for path, archive in self.archives.items():
             with_tensors = {name.partition("/")[0] for name in archive.tensors}
             for key in archive.records:
-                if (other := places.setdefault(key, path)) is not path:
+                if (other := paths.setdefault(key, path)) is not path:
                     first, record = self.archives[other].records[key], archive.records[key]
                     check_agreement(key, {other: first, path: record})
-                    says_more = "per_image" in record.values and "per_image" not in first.values
-                    places[key] = path if says_more or key in with_tensors else other
-        return places
+                    has_more = "per_image" in record.values and "per_image" not in first.values
+                    paths[key] = path if has_more or key in with_tensors else other
+        return paths
 
     @functools.cached_property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprints of the data that the keys depend on, by name."""
-        of_each = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
-        return {name: text for part in of_each for name, text in part.items()}
+        parts = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
+        return {name: text for part in parts for name, text in part.items()}
 
     def expected(self, units: Collection[Unit]) -> float:
-        """Return the seconds that units take, or NaN where that is not known.
+        """Return the seconds that units, given by their identities, take; NaN if unknown.
 
-        It is known of measurements of pretrained networks, by their identities: an image takes the
-        median of what it took in kept ones of the same kind, whatever their network and computer.
+        Only the time of measurements of pretrained networks is known: for each image the median
+        over kept measurements with the same metric, whatever their network and computer.
         """
         if not units or not all(map(_is_of_pretrained, units)):
             return float("nan")
-        took: dict[str, list[float]] = defaultdict(list)
+        seconds: dict[str, list[float]] = defaultdict(list)
         for record in (r for archive in self.archives.values() for r in archive.records.values()):
             if _is_of_pretrained(unit := record.unit):
-                took[_kind(unit)].append(record.provenance["seconds"] / _n_images(unit))
-        return float(sum(np.median(took[_kind(u)] or np.nan) * _n_images(u) for u in units))
+                seconds[_kind(unit)].append(record.provenance["seconds"] / _n_images(unit))
+        return float(sum(np.median(seconds[_kind(u)] or np.nan) * _n_images(u) for u in units))
 
     def read(self, key: str) -> Record | None:
-        """Return the record of a key, or None where there is none."""
+        """Return the record of a key, or None."""
         path = self.archive_of.get(key)
         return None if path is None else self.archives[path].records[key]
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
-        """Return the kept tensors of a key, or None where there are none."""
+        """Return the kept tensors of a key, or None."""
         path, start = self.archive_of.get(key), f"{key}/"
         tensors = {} if path is None else self.archives[path].tensors
         return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)} or None
@@ -236,7 +231,7 @@ def _n_images(unit: Unit) -> int:
 
 
 def _kind(unit: Unit) -> str:
-    """Return what a measurement takes its time for."""
+    """Return what the time of a measurement depends on."""
     settings = unit.get("settings", {})
     return f"{unit['metric']} {settings.get('saliency')} {settings.get('attack')}"
 
@@ -246,39 +241,38 @@ def _is_of_pretrained(unit: Unit) -> bool:
 
 
 def without_images(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a record without those of single images."""
+    """Return the values of a record except those of single images."""
     return {name: value for name, value in values.items() if name != "per_image"}
 
 
 def check_agreement(key: str, records: Mapping[Path, Record]) -> None:
-    """Check that records of one key say the same, as far as they say it.
+    """Check that records of one key agree.
 
-    A chapter may keep a value for each image where another one keeps their mean alone.
+    A chapter may keep a value for each image where another chapter keeps only their mean.
 
     Raises:
-        UsageError: they do not; it names all files.
+        UsageError: the records disagree; the message names all files.
     """
-    said = [dict(record.values, status=record.status) for record in records.values()]
-    if not all("per_image" in values for values in said):
-        said = [without_images(values) for values in said]
+    contents = [dict(record.values, status=record.status) for record in records.values()]
+    if not all("per_image" in values for values in contents):
+        contents = [without_images(values) for values in contents]
     first = next(iter(records.values()))
-    if any(values != said[0] for values in said):
+    if any(values != contents[0] for values in contents):
         names = " and ".join(map(name_of_archive, records))
         why = f"{names} disagree about unit {key} ({first.unit.get('metric', 'training')}): "
-        why += "remove the file that is wrong, or compute both profiles anew and keep them"
-        raise UsageError(why)
+        raise UsageError(f"{why}remove the wrong file, or compute both profiles anew and keep them")
 
 
 class Layers(Reader):
-    """Several layers as one: the first that has a unit goes.
+    """Several layers as one: a unit is read from the first layer that has it.
 
     Args:
-        layers: the local store, then the kept results; None is left out.
+        layers: the local store, then the kept results; None is skipped.
     """
 
     def __init__(self, *layers: Reader | None) -> None:
         self.layers = [layer for layer in layers if layer]
-        self.drawn: dict[str, Mapping[str, Tensor]] = {}  # the tensors that were asked for
+        self.tensors_read: dict[str, Mapping[str, Tensor]] = {}  # by key
 
     def read(self, key: str) -> Record | None:
         """Return the record of a key."""
@@ -288,5 +282,5 @@ class Layers(Reader):
         """Return the tensors of a key."""
         layer = next((layer for layer in self.layers if layer.read(key) is not None), None)
         tensors = layer.read_tensors(key) if layer else None
-        self.drawn[key] = tensors or {}
+        self.tensors_read[key] = tensors or {}
         return tensors

@@ -1,7 +1,7 @@
 """A folder of results, one record for each unit, that survives being killed at any moment.
 
-A record is a JSON file, with a safetensors file beside it where there are weights or maps. Each is
-written under a temporary name and renamed; the JSON comes last, and holds the checksums of both.
+A record is a JSON file, with a safetensors file for its weights or maps. Each is written under a
+temporary name and renamed; the JSON file comes last, and holds the checksums of both.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ from suite.errors import RunFailed, UsageError
 from suite.paths import store_folder, suggest_variable
 
 TEMPORARY = ".writing-"
-MOMENT = 0.1  # seconds, many times what lies between the writing of a record's two files
+MOMENT = 0.1  # seconds, much longer than the time between writing the two files of a record
 DAY = 86400.0
 DAMAGED = "does not agree with its checksum"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is stored about a unit.
+    """The stored result of a unit.
 
     Args:
         unit: its identity.
         status: "done" or "diverged".
         values: numbers and lists of numbers; None stands for a number that is not finite.
         provenance: seconds, device, threads, memory, versions, commit, time.
-        tensors: checksum of the file with its tensors, if there is one.
+        tensors: checksum of the file with its tensors, if it has one.
     """
 
     unit: Mapping[str, Any]
@@ -56,23 +56,23 @@ class Record:
 
 
 class Reader(Protocol):
-    """What results are read from."""
+    """A source of results."""
 
     def read(self, key: str) -> Record | None:
-        """Return the record of a key, if there is one."""
+        """Return the record of a key, or None."""
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Record]:
-        """Return the records of those keys that have one."""
+        """Return the records of the keys that have one."""
         return {key: record for key in keys if (record := self.read(key)) is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
-        """Return the tensors of a key, if there are any."""
+        """Return the tensors of a key, or None."""
 
 
 class Store(Reader):
     """Results by key.
 
-    A file that does not agree with its checksum is moved to the folder `set_aside`, told of in
+    A file that does not agree with its checksum is moved to the folder `set_aside`, listed in
     `reports`, and treated as missing.
 
     Raises:
@@ -85,22 +85,22 @@ class Store(Reader):
         check_folder(self.folder, "store folder", "REGLIB_STORE")
 
     def read(self, key: str) -> Record | None:
-        """Return the record of a key, or None where it or the file of its tensors is not sound."""
+        """Return the record of a key, or None if it or the file of its tensors is damaged."""
         return self._read(key)[0]
 
     def glance(self, keys: Iterable[str]) -> dict[str, Record]:
-        """Return the records of those keys that have one; their tensors are not looked at."""
-        there = {path.stem for path in self.folder.glob("??/*.json")}
-        records = ((key, self._read_json(key)) for key in keys if key in there)
-        return {key: record for key, record in records if record is not None}
+        """Return the records of the keys that have one, without checking their tensors."""
+        stored = {path.stem for path in self.folder.glob("??/*.json")}
+        records = {key: self._read_json(key) for key in stored.intersection(keys)}
+        return {key: record for key, record in records.items() if record is not None}
 
     def read_tensors(self, key: str) -> dict[str, Tensor] | None:
-        """Return the tensors of a key, or None where there are no sound ones."""
+        """Return the tensors of a key, or None if there are none or they are damaged."""
         packed = self._read(key)[1]
         return safetensors.torch.load(packed) if packed else None
 
     def write(self, key: str, record: Record, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Store a record; whatever had its key before is replaced.
+        """Store a record in place of any with the same key.
 
         Raises:
             RunFailed: the file cannot be written, for example because the disk is full.
@@ -114,7 +114,7 @@ class Store(Reader):
         replace_file(self._path(key, "json"), dump(contents))
 
     def read_checkpoint(self, key: str) -> dict[str, Tensor] | None:
-        """Return the last checkpoint of a training that has not ended, if there is a sound one."""
+        """Return the last checkpoint of an unfinished training, or None."""
         path = self._path(key, "checkpoint")
         if (contents := _contents(path)) is None:
             return None
@@ -125,21 +125,21 @@ class Store(Reader):
         return None
 
     def write_checkpoint(self, key: str, state: Mapping[str, Tensor]) -> None:
-        """Store the state of a training that has not ended."""
+        """Store the state of an unfinished training."""
         packed = _pack(state)
         replace_file(self._path(key, "checkpoint"), checksum(packed).encode() + packed)
 
     def drop_checkpoint(self, key: str) -> None:
-        """Remove the checkpoint of a training that has ended."""
+        """Remove the checkpoint of a finished training."""
         self._path(key, "checkpoint").unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """Remove what killed processes left: checkpoints of ended trainings, unfinished files."""
+        """Remove what killed processes left: checkpoints of finished trainings, partial files."""
         for path in self.folder.glob("??/*.checkpoint"):
             if path.with_name(path.stem.partition("-")[0] + ".json").exists():
                 path.unlink(missing_ok=True)
         for path in self.folder.glob(f"??/{TEMPORARY}*"):
-            with contextlib.suppress(FileNotFoundError):  # its process has just renamed it
+            with contextlib.suppress(FileNotFoundError):  # renamed in the meantime
                 if time.time() - path.stat().st_mtime > DAY:
                     path.unlink()
 
@@ -152,7 +152,7 @@ class Store(Reader):
             packed = _contents(path) or b""
             if checksum(packed) == record.tensors:
                 return record, packed
-            # Another process may have replaced one of the two, and be about to replace the other.
+            # Another process may have replaced one file, and be about to replace the other.
             time.sleep(moment)
         self._set_aside(path, DAMAGED)
         self._set_aside(self._path(key, "json"), "belongs to a file that is missing or damaged")
@@ -167,8 +167,8 @@ class Store(Reader):
             return None
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             contents = json.loads(text)
-            whole = dump(contents)
-            if text == whole and contents.pop("checksum") == checksum(dump(contents)):
+            dumped = dump(contents)
+            if text == dumped and contents.pop("checksum") == checksum(dump(contents)):
                 return Record(**contents)
         self._set_aside(path, DAMAGED)
         return None
@@ -178,7 +178,7 @@ class Store(Reader):
         try:
             target.parent.mkdir(exist_ok=True)
             os.replace(path, target)
-        except FileNotFoundError:  # it is missing, or another process was faster
+        except FileNotFoundError:  # missing, or moved by another process
             return
         except OSError as error:
             why = f"{path} {why}, and cannot be moved to {target} ({error.strerror}); remove it"
@@ -187,10 +187,15 @@ class Store(Reader):
 
 
 def check_folder(folder: Path, what: str, variable: str) -> None:
-    """Make a folder, that a variable moves, if need be, and check that it takes a file.
+    """Make a folder if necessary, and check that it can be written.
+
+    Args:
+        folder: to check.
+        what: name of the folder in the message.
+        variable: of the environment, which moves the folder.
 
     Raises:
-        UsageError: it cannot be made or written.
+        UsageError: the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,10 +208,10 @@ def check_folder(folder: Path, what: str, variable: str) -> None:
 
 
 def replace_file(path: Path, contents: bytes) -> None:
-    """Write a file as a whole or not at all; its folder is made if need be.
+    """Write a file atomically, and make its folder if necessary.
 
     Raises:
-        RunFailed: it cannot be written.
+        RunFailed: the file cannot be written.
     """
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
@@ -221,7 +226,7 @@ def replace_file(path: Path, contents: bytes) -> None:
 
 
 def _contents(path: Path) -> bytes | None:
-    """Return the contents of a file: None where there is none, b"" where it cannot be read."""
+    """Return the contents of a file: None if it is missing, b"" if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -240,6 +245,6 @@ def checksum(contents: bytes) -> str:
 
 
 def dump(contents: Any) -> bytes:
-    """Return JSON with its names in order, and None for numbers that it cannot hold."""
+    """Return JSON with sorted names, and null for numbers that are not finite."""
     finite = json.loads(json.dumps(contents), parse_constant=lambda name: None)
     return json.dumps(finite, sort_keys=True, separators=(",", ":")).encode()

@@ -37,7 +37,7 @@ def build_optimizer(unit: Training, network: nn.Module) -> Optimizer:
         UsageError: an unknown optimizer or setting, or an invalid value.
     """
     name, options = unit.optimizer, dict(unit.optimizer_options)
-    check_call("optimizer", name, OPTIMIZERS, options, given=GIVEN, also=("decay_all",))
+    check_call("optimizer", name, OPTIMIZERS, options, supplied=GIVEN, extra=("decay_all",))
     for setting, value in options.items():
         argument = inspect.signature(OPTIMIZERS[name]).parameters.get(setting)
         switch = argument is None or isinstance(argument.default, bool)

@@ -237,7 +237,7 @@ def terms(penalties: Mapping[str, Mapping[str, Any]]) -> list[Term]:
 
 
 def _term(name: str, /, strength: float, every: Any = 1, warm_up: Any = 0, **settings: Any) -> Term:
-    check_call("penalty", name, PENALTIES, settings, given=("batch",), also=COMMON)
+    check_call("penalty", name, PENALTIES, settings, supplied=("batch",), extra=COMMON)
     require(f"every, of penalty {name!r}", every, COUNT)
     require(f"warm_up, of penalty {name!r}", warm_up, NATURAL)
     return Term(name, strength, every, warm_up, partial(PENALTIES[name], **settings))

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and started again gives what an undisturbed one gives."""
+"""A run that is killed at any write and started again gives the results of an undisturbed run."""
 
 import contextlib
 import json
@@ -15,8 +15,12 @@ import pytest
 from suite.runs import Store
 
 # One process imports once and forks a run at each "start"; "wait" gives the exit code of a run.
+# A run, or its workers, stops at a write: killed after half of the file, before it gets its name,
+# or after that; or it pauses there.
 SCRIPT = """
+import itertools
 import os
+import signal
 import sys
 
 import torch
@@ -27,6 +31,21 @@ from suite.data import load_data
 from suite.runs import Store, compute
 from suite.runs.executors import Resources
 from suite.units import Measurement, Training
+
+writes, rename = itertools.count(1), os.replace
+
+
+def rename_or_stop(source, target):
+    moment, number = os.environ.get("STOP", "never:0").split(":")
+    stop = next(writes) == int(number)
+    if stop and moment == "half":
+        os.truncate(source, os.path.getsize(source) // 2)
+    if not stop or moment == "after":
+        rename(source, target)
+    if stop and moment == "pause":
+        signal.pause()
+    elif stop:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run(folder, jobs):
@@ -39,6 +58,7 @@ def run(folder, jobs):
     compute([*maps, *trainings], store=Store(folder), resources=resources, checkpoint_seconds=0)
 
 
+os.replace = rename_or_stop  # in workers, too, which import this file
 if __name__ == "__main__":
     load_data("mnist5k")
     for line in sys.stdin:
@@ -46,9 +66,9 @@ if __name__ == "__main__":
         if order == "start":
             child = os.fork()
             if child == 0:
+                os.environ["STOP"] = arguments[2]
                 run(arguments[0], int(arguments[1]))
                 os._exit(0)
-            os.setpgid(child, child)  # here, so that its group is there as soon as it is known
             print(child, flush=True)
         else:
             print(os.waitstatus_to_exitcode(os.waitpid(int(arguments[0]), 0)[1]), flush=True)
@@ -57,14 +77,14 @@ UNITS = 6
 
 
 class Runs:
-    """Starts runs, kills them and waits for them."""
+    """Starts runs and waits for them."""
 
     def __init__(self, process):
         self.process = process
         self.started = []
 
-    def start(self, folder, jobs=1):
-        self.started.append(self._ask(f"start {folder} {jobs}"))
+    def start(self, folder, jobs=1, stop="never:0"):
+        self.started.append(self._ask(f"start {folder} {jobs} {stop}"))
         return self.started[-1]
 
     def wait(self, run):
@@ -90,24 +110,26 @@ def runs(tmp_path_factory):
         finally:
             for run in result.started:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(run, signal.SIGKILL)
+                    os.kill(run, signal.SIGKILL)
             process.kill()
 
 
 @pytest.fixture(scope="module")
 def undisturbed(runs, tmp_path_factory):
-    """Return the store of a run that nothing happened to."""
+    """Return the results of a run that is not killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert runs.wait(runs.start(folder)) == 0
-    return folder
+    assert len(results(folder)) == UNITS
+    assert not any(resumed(folder, name) for name in records(folder))
+    return results(folder)
 
 
 def results(folder):
-    """Return all that is in a store, but when and where it was computed."""
+    """Return the contents of a store, except when and where they were computed."""
     store = Store(folder)
-    records = {path.stem: store.read(path.stem) for path in folder.glob("??/*.json")}
+    stored = {path.stem: store.read(path.stem) for path in folder.glob("??/*.json")}
     assert store.reports == []
-    return {k: json.dumps([r.unit, r.status, r.values, r.tensors]) for k, r in records.items()}
+    return {k: json.dumps([r.unit, r.status, r.values, r.tensors]) for k, r in stored.items()}
 
 
 def records(folder):
@@ -119,63 +141,43 @@ def checkpoints(folder):
 
 
 def resumed(folder, name):
-    return bool(Store(folder).read(name).provenance["resumed"])
+    return Store(folder).read(name).provenance.get("resumed", False)
 
 
-def ended(run):
-    return psutil.Process(run).status() == psutil.STATUS_ZOMBIE
-
-
-def wait_until(holds, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.002)
-
-
-class TestKilled:
-    @pytest.mark.parametrize("seed", range(2))
-    def test_at_random_moments(self, seed, runs, undisturbed, tmp_path):
-        draw, folder = random.Random(seed), tmp_path / "store"
-        begun, stored, kills = set(), {}, 0
-        while kills < 10:
-            run = runs.start(folder)
-            if kills % 2:  # every other one in the middle of a training that was checkpointed
-                wait_until(lambda run=run: checkpoints(folder) or ended(run))
-            time.sleep(draw.uniform(0, 0.2))
-            os.killpg(run, signal.SIGKILL)
-            if runs.wait(run) == 0:
-                break
-            kills += 1
-            now = records(folder)
-            assert now.items() >= stored.items(), "a stored unit was computed again"
-            stored = now
-            begun |= checkpoints(folder) - stored.keys()
-        assert runs.wait(runs.start(folder)) == 0
-        assert kills >= 2
-        assert (results(folder), len(results(folder))) == (results(undisturbed), UNITS)
+@pytest.mark.parametrize("moment", ["half", "before", "after"])
+def test_killed_run_goes_on(moment, runs, undisturbed, tmp_path):
+    draw, folder = random.Random(moment), tmp_path / "store"
+    begun, stored, kills, code = set(), {}, -1, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        code, kills = runs.wait(runs.start(folder, 1, f"{moment}:{draw.randint(1, 9)}")), kills + 1
         assert records(folder).items() >= stored.items(), "a stored unit was computed again"
-        assert begun
-        assert all(resumed(folder, name) for name in begun)
-        assert not any(resumed(undisturbed, name) for name in begun)
+        stored = records(folder)
+        begun |= checkpoints(folder) - stored.keys()
+    assert (code, results(folder)) == (0, undisturbed)
+    assert kills > 3
+    assert begun
+    assert all(resumed(folder, name) for name in begun)
 
-    def test_workers_end_with_their_parent(self, runs, undisturbed, tmp_path):
-        folder = tmp_path / "store"
-        run = runs.start(folder, jobs=2)
-        wait_until(lambda: checkpoints(folder))
-        workers = psutil.Process(run).children(recursive=True)
-        assert len(workers) >= 2
-        os.kill(run, signal.SIGKILL)
-        assert runs.wait(run) == -signal.SIGKILL
-        again = runs.start(folder)  # for a moment the orphans work beside it
-        _, alive = psutil.wait_procs(workers, timeout=15)
-        assert alive == [], "workers outlive their parent"
-        assert (runs.wait(again), results(folder)) == (0, results(undisturbed))
+
+def test_workers_end_with_their_parent(runs, undisturbed, tmp_path):
+    folder = tmp_path / "store"
+    run = runs.start(folder, 2, "pause:2")
+    end = time.monotonic() + 600
+    while len(checkpoints(folder)) < 2:
+        assert time.monotonic() < end, "the workers do not write"
+        time.sleep(0.05)
+    workers = psutil.Process(run).children(recursive=True)
+    assert len(workers) >= 2
+    os.kill(run, signal.SIGKILL)
+    assert runs.wait(run) == -signal.SIGKILL
+    _, alive = psutil.wait_procs(workers, timeout=300)
+    assert alive == [], "workers outlive their parent"
+    assert (runs.wait(runs.start(folder)), results(folder)) == (0, undisturbed)
 
 
 def test_two_runs_share_a_store(runs, undisturbed, tmp_path):
     folder = tmp_path / "store"
     both = [runs.start(folder), runs.start(folder)]
-    assert ([runs.wait(run) for run in both], results(folder)) == ([0, 0], results(undisturbed))
+    assert ([runs.wait(run) for run in both], results(folder)) == ([0, 0], undisturbed)
     assert not (folder / "set_aside").exists()
     assert [path for path in folder.rglob(".writing-*") if path.is_file()] == []

@@ -139,8 +139,8 @@ class Chapter:
         """Show a sentence that is kept as data: its `text`, `expects`, and sources of its `values`.
 
         Args:
-            entry: a source is a claim, as "ID@DATA@NETWORK" or a start of that, or what rows have in
-                their columns. It stands for their mean or, with `between`, the arguments of `paired`.
+            entry: a source is a claim, as "ID@DATA@NETWORK" or a start of that, or what rows have
+                in columns. It stands for their mean or, with `between`, for that of `paired`.
         """
         values = {}
         for name, source in entry["values"].items():

@@ -157,9 +157,9 @@ class TestPage:
             if isinstance(source, str):
                 values[key] = claim_value(CHAPTER, verdicts, *source.split("@"))
                 continue
-            where = {column: v for column, v in source.items() if column != "pair"}
-            rows, pair = select(frame, status="done", **where), source.get("pair")
-            values[key] = paired(rows, "method", *pair) if pair else mean(rows)
+            where = {column: v for column, v in source.items() if column != "between"}
+            rows, pair = select(frame, status="done", **where), source.get("between")
+            values[key] = paired(rows, *pair) if pair else mean(rows)
         text = sentence(entry["text"], values, entry["expects"])
         assert "written for" not in text
         assert "not run:" not in text

@@ -125,7 +125,7 @@ class TestUnit:
             (measurement(first=7), f"expected at most {PHOTOGRAPHS} for the test split"),
             (measurement(training=unknown), "unknown pretrained"),
             (measurement(step=0), "step: expected a positive integer, got 0"),
-            (training, "expected images to train on, it has none"),
+            (training, "expected images to train on, got none"),
         ):
             with pytest.raises(ValueError, match=message):
                 compute([unit], store=store, resources=here)

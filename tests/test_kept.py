@@ -93,9 +93,9 @@ DAMAGE = {
     "format": (lambda path: state(path, format=99), "expected format 1, got 99"),
     "foreign": (replace_zip, "is no archive of results .KeyError"),
     "no zip": (lambda path: replace_zip(path, b"no zip"), "is no archive of results .BadZipFile"),
-    "alone": (lambda path: side_file(path).unlink(), "one.provenance.json: cannot be .*FileNotF"),
-    "half": (lambda path: side_file(path).write_text("{"), "json: cannot be read .JSONDecodeErr"),
-    "list": (lambda path: side_file(path).write_text("[]"), "json: cannot be read .TypeError"),
+    "alone": (lambda path: side_file(path).unlink(), "one.provenance.json cannot be read .FileNo"),
+    "half": (lambda path: side_file(path).write_text("{"), "json cannot be read .JSONDecodeError"),
+    "list": (lambda path: side_file(path).write_text("[]"), "json cannot be read .TypeError"),
 }
 
 

@@ -49,7 +49,7 @@ def rename_or_stop(source, target):
 
 
 def run(folder, jobs):
-    fields = {"data": "mnist5k", "network": "lenet5", "epochs": 8, "learning_rate": 1e-3}
+    fields = {"data": "mnist5k", "network": "lenet5", "epochs": 4, "learning_rate": 1e-3}
     fields |= {"n_train": 256, "penalties": {"input_gradient": {"strength": 0.1}}}
     trainings = [Training(**fields, seed=seed) for seed in range(3)]
     settings = {"saliency": "logit_gradient", "n_images": 4}
@@ -149,12 +149,12 @@ def test_killed_run_goes_on(moment, runs, undisturbed, tmp_path):
     draw, folder = random.Random(moment), tmp_path / "store"
     begun, stored, kills, code = set(), {}, -1, -signal.SIGKILL
     while code == -signal.SIGKILL:
-        code, kills = runs.wait(runs.start(folder, 1, f"{moment}:{draw.randint(1, 9)}")), kills + 1
+        code, kills = runs.wait(runs.start(folder, 1, f"{moment}:{draw.randint(1, 7)}")), kills + 1
         assert records(folder).items() >= stored.items(), "a stored unit was computed again"
         stored = records(folder)
         begun |= checkpoints(folder) - stored.keys()
     assert (code, results(folder)) == (0, undisturbed)
-    assert kills > 3
+    assert kills > 2
     assert begun
     assert all(resumed(folder, name) for name in begun)
 

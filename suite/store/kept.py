@@ -124,7 +124,7 @@ def _read_archive(path: Path, state: tuple[tuple[int, int], ...]) -> Archive:
         packed, about = path.read_bytes(), json.loads(side_file.read_text(encoding="utf-8"))
         archive_format, sha256 = about["format"], about["sha256"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{name}, {side_file.name}: cannot be read ({error!r})") from error
+        raise UsageError(f"{name}: it or {side_file.name} cannot be read ({error!r})") from error
     if archive_format != FORMAT:
         raise UsageError(f"{name}: expected format {FORMAT}, got {archive_format!r}")
     if checksum(packed) != sha256:

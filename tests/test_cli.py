@@ -221,7 +221,7 @@ class TestReport:
         assert (code, "Traceback" in err) == (1, False)
         assert "verdict" in out
         for name in names:
-            assert name in err
+            assert f"{name}: " in err
         assert err.count("\n") == 1 + len(names)
 
 

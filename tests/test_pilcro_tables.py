@@ -70,7 +70,7 @@ class TestAgainstNone:
 def test_means_of_models():
     means = tables.means(TABLE, CIFAR, names={"none": "plain", "target 3": "broken"})
     row = {"data": "CIFAR-10 (JPEG)", "model": "plain", "TV": "0.233 ± 0.38"}
-    assert means.to_dict("records") == [row | {"accuracy": "0.55 ± 0.64", "n": 3}]
+    assert means.to_dict("records") == [row | {"accuracy": "0.55 ± 0.64", "n": "2 to 3"}]
     theory = {"data": "initialisation", "network": "convolutions"}
     table = frame(rows("path_correlation", None, [0.9], **theory))
     means = tables.means(table, *theory.values())

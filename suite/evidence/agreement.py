@@ -55,13 +55,9 @@ def _classify(frame: pd.DataFrame) -> Any:
     equal = (here == kept) | (np.isnan(here) & np.isnan(kept))
     rounded = distance <= ROUNDING * np.maximum(np.abs(kept), np.abs(here))
     alone = np.isfinite(distance) & np.isnan(spread)
-    conditions = [
-        ~frame["same_status"].to_numpy(bool),
-        equal,
-        rounded,
-        distance <= SPREADS * spread,
-    ]
-    return np.select([*conditions, alone], [OUTSIDE, *KINDS[:4]], OUTSIDE)
+    differs = ~frame["same_status"].to_numpy(bool)
+    conditions = [differs, equal, rounded, distance <= SPREADS * spread, alone]
+    return np.select(conditions, [OUTSIDE, *KINDS[:4]], OUTSIDE)
 
 
 def _group(unit: Mapping[str, Any]) -> str:

@@ -128,7 +128,7 @@ def means(
     digits: str = ".3f",
     half: str | None = None,
 ) -> pd.DataFrame:
-    """Return means with half of their 95% intervals, and the number of seeds, for the record.
+    """Return means with half of their 95% intervals, and how many seeds they have, for the record.
 
     Args:
         rows: with `value`, `seed`, `index` and `columns`; the rows of a seed are averaged first.
@@ -140,7 +140,9 @@ def means(
     if rows.empty:
         return pd.DataFrame({"": ["not run at the profiles that are shown"]})
     table = _pivot(rows, index, columns, lambda values: mean_text(values, digits, half, "–"))
-    table["n"] = rows.groupby([*index], sort=False, dropna=False)[unit_of(rows)].nunique()
+    counts = _pivot(rows, index, columns, lambda values: f"{values.count() or '–'}").to_numpy()
+    sizes = [sorted({*row} - {"–"}, key=int) for row in counts]
+    table["n"] = [" to ".join(dict.fromkeys(row[:1] + row[-1:])) for row in sizes]
     table = table.reset_index().rename_axis(columns=None)
     table[[*index]] = table[[*index]].map(lambda value: _word(value, names or {}))
     return table.rename(columns=names or {})

@@ -30,17 +30,11 @@ def test_mean_text_skips_undefined_values():
 
 def test_means_average_seeds():
     rows = pd.concat([ROWS, ROWS[:1].assign(value=0.3)]).assign(k=0.5, chosen=[True] * 4 + [False])
-    half = mean_interval([0.4, 0.7]).high - 0.55
-    table = means(rows, ["profile", "k"], "variant", {"none": "no", "laptop": "small"})
+    mean = f"0.550 ± {mean_interval([0.4, 0.7]).high - 0.55:.3f}"
+    table = means(rows, ["profile", "k"], "variant", {"none": "no part", "laptop": "small"})
     assert table.to_dict("records") == [
-        {
-            "profile": "small",
-            "k": "0.5",
-            "no": f"0.550 ± {half:.3f}",
-            "fpn": "0.250",
-            "n": "1 to 2",
-        },
-        {"profile": "paper", "k": "0.5", "no": "1.000", "fpn": "–", "n": "1"},
+        {"profile": "small", "k": "0.5", "no part": mean, "fpn": "0.250", "n": "1 to 2"},
+        {"profile": "paper", "k": "0.5", "no part": "1.000", "fpn": "–", "n": "1"},
     ]
     assert means(rows, ["chosen"], "variant")["chosen"].tolist() == ["yes", ""]
     assert means(rows[:0], ["k"]).values.tolist() == [["not run at the profiles that are shown"]]

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -95,6 +96,23 @@ class TestGradients:
         assert 0.1 < expected.min() < expected.max() < 1
         assert_value(expected, subject, "feature_leakage", saliency="logit_gradient", **settings)
         assert_value(torch.zeros(5), subject, "feature_leakage", **settings)
+
+    def test_removal_from_a_linear_network(self, subject):
+        (x, y), block = images_and_labels(subject, 20), null_block_masks(subject.data.test)
+        model = EvaluatedModel(linear().eval(), UNIT, subject.data)
+        parts = model.network[1].weight[y].view_as(x).detach() * x
+        changes = {n: (parts * m).sum((1, 2, 3)) for n, m in (("block", block), ("digit", ~block))}
+        for feature, change in changes.items():
+            classes = [change[y == label].numpy() for label in range(4)]
+            for statistic, expected in {
+                "size": change.abs(),
+                "share": change.abs() / (changes["block"].abs() + changes["digit"].abs()),
+                "range": torch.tensor([np.ptp(c) for c in classes]),
+                "spread": torch.tensor([np.std(c) / np.abs(c).mean() for c in classes]),
+            }.items():
+                settings = {"n_images": 20, "feature": feature, "statistic": statistic}
+                result = value(model, "removal", **settings).per_image
+                torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
 
     def test_changes_use_the_seed(self, subject):
         (x, y), noise = images_and_labels(subject), {"noise_std": 0.1, "n_samples": 2}

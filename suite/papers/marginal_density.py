@@ -134,7 +134,8 @@ def _panels(parameters: Values) -> dict[str, list[SimpleNamespace]]:
     radii = replace(first, balls=[{"norm": "linf", "epsilon": size} for size in first.epsilons])
     orders = [2.0, *sweep.norms]
     norms = replace(sweep, few_seeds=parameters["few_seeds"], orders=orders)
-    long = replace(first, orders=orders)
+    small, larger = first.long_norm_strengths[:1], first.long_norm_strengths[1:]
+    long = replace(first, orders=orders, small=small, larger=larger)
     mlps = [p for p in panels["block_panels"] if p.network == "mlp"]
     panels |= {"first": [first], "mlps": mlps, "radii": [radii], "norms": [norms], "long": [long]}
     return panels | {"first_groups": panels["group_panels"][:1]}

@@ -20,6 +20,8 @@ from suite.units import Training
 
 Form = Literal["naive", "stable", "efficient"]
 LogitPart = Literal["label", "others", "cosine", "probability"]
+Feature = Literal["block", "digit"]
+Statistic = Literal["size", "share", "range", "spread"]
 
 
 class Centred(nn.Module):
@@ -67,6 +69,40 @@ def feature_leakage(
     if beside_lines:
         maps, masks = maps * masks, masks & (images == 0)
     return Result(metrics.feature_leakage(maps, masks, relative=relative))
+
+
+def removal(
+    subject: EvaluatedModel, *, n_images: int, feature: Feature, statistic: Statistic
+) -> Result:
+    r"""Measure how removing a half of images of BlockMNIST changes the logit of the label.
+
+    .. math:: M_{\text{feature}} = f_y(x) - f_y(x_{[\text{feature} = 0]})
+
+    Args:
+        subject: network and images.
+        n_images: number of test images.
+        feature: "block", the half with the null block, or "digit", the other half.
+        statistic: "size", :math:`|M|`, and "share", :math:`|M|` over its sum for both features, are
+            of each image, (B,), in logits and in [0, 1]. "range", the largest less the smallest
+            :math:`M`, in logits, and "spread", the standard deviation of :math:`M` over the mean
+            :math:`|M|`, are of the images of each class, (classes,).
+
+    Source: section 3 of :cite:t:`yang2024`. The range is the least :math:`h` of definition 1 if the
+    metric :math:`c`, which the paper leaves open, is the distance in logits.
+    """
+    images, labels = subject.test_images(n_images)
+    block = null_block_masks(subject.data.test)[:n_images].to(images.device)
+    logits = (subject.logits(images * kept) for kept in (1, ~block, block))
+    whole, *without = (logit.gather(1, labels[:, None])[:, 0] for logit in logits)
+    changes = dict(zip(("block", "digit"), [whole - logit for logit in without], strict=True))
+    change = changes[feature]
+    if statistic in ("size", "share"):
+        sizes = torch.stack([*changes.values()]).abs()
+        return Result(change.abs() / (sizes.sum(0) if statistic == "share" else 1))
+    classes = [change[labels == label] for label in labels.unique()]
+    if statistic == "range":
+        return Result(torch.stack([c.max() - c.min() for c in classes]))
+    return Result(torch.stack([c.std(correction=0) / c.abs().mean() for c in classes]))
 
 
 def _perturbation(

@@ -175,3 +175,10 @@ class TestPage:
         added = more[more["strength"] == 0.3].assign(strength=0.2, profile="workstation")
         with_more = tables.longest_trainings(pd.concat([kept[0], added]))
         assert len(with_more) == len(rows) + len(added)  # as a later panel adds networks
+
+    def test_what_rises_with_p_is_what_the_record_says(self, kept):
+        rows = tables.longest_trainings(kept[0], "long_norms").query("method == 'density'")
+        lines = rows.sort_values("p").groupby(["metric", "strength"])["value"]
+        rises = lines.agg(lambda values: values.is_monotonic_increasing).groupby("metric").all()
+        assert rises[["leakage", "accuracy", "pgd_l2_0.01"]].all()
+        assert not rises["pgd_l2_0.2"]

@@ -66,18 +66,23 @@ def method_table(
     return pd.DataFrame(table).rename(TITLES).rename_axis("method").reset_index()
 
 
-def longest_trainings(table: pd.DataFrame) -> pd.DataFrame:
+def longest_trainings(table: pd.DataFrame, *panels: str) -> pd.DataFrame:
     """Return the rows of the MLPs that train as long as the paper's, each network once.
 
-    They are of Table 1 and of the sweep `long`, at the best profile that has any. PGD has a metric
-    for each step size. Changes under noise are those under the largest noise.
+    They are at the best profile that has any. PGD has a metric for each step size. Changes under
+    noise are those under the largest noise.
+
+    Args:
+        table: rows of the chapter.
+        panels: of the rows; by default, of Table 1 and of the sweep `long`.
     """
-    rows = best_rows(select(table, panel=["methods", "long"], network="mlp", status="done"))
+    parts = [*panels] or ["methods", "long"]
+    rows = best_rows(select(table, panel=parts, network="mlp", status="done"))
     sizes = rows["step_size"].astype(object).map("_{:g}".format)
-    sizes = sizes.where(rows["step_size"].notna() & (rows["panel"] == "methods"), "")
+    sizes = sizes.where(rows["step_size"].notna() & (rows["panel"] != "long"), "")
     noise = rows["noise_std"]
     rows = rows.assign(metric=rows["metric"] + sizes)[noise.isna() | (noise == noise.max())]
-    return rows.drop_duplicates(["data", "method", "strength", "seed", "metric"])
+    return rows.drop_duplicates(["data", "method", "p", "strength", "seed", "metric"])
 
 
 def trade_off(

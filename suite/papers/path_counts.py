@@ -154,11 +154,9 @@ def _adaptive_pool(x: Tensor, output_size: Any, return_indices: bool = False) ->
     n_values = torch.ones(())
     for axis, size in zip(axes, sizes):
         n = x.shape[axis]
-        o = n if size is None else size
-        j, i = torch.arange(o)[:, None], torch.arange(n)
-        inside = ((i >= j * n // o) & (i < -(-(j + 1) * n // o))).double()  # (o, n)
-        x = (x.movedim(axis, -1) @ inside.T).movedim(-1, axis)
-        n_values = n_values[..., None] * inside.sum(1)
+        inside = (F.adaptive_avg_pool1d(torch.eye(n), size or n) > 0).double()  # (n, outputs)
+        x = (x.movedim(axis, -1) @ inside).movedim(-1, axis)
+        n_values = n_values[..., None] * inside.sum(0)
     return x, n_values
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from reglib import landscape as lib
 from reglib.double_backward import folded_copy
@@ -45,8 +46,7 @@ def accuracy_by_location(
 
     The accuracy of each shift is kept. See `suite.metrics.correct_by_location`.
     """
-    images, labels = subject.test_images(n_images, data)
-    batch = images, labels
+    batch = subject.test_images(n_images, data)
     correct = metrics.correct_by_location(subject.logits, *batch, margin=margin, stride=stride)
     return Result(correct.mean((1, 2)), {"accuracy": correct.mean(0)})
 
@@ -159,16 +159,11 @@ def landscape_under(
     return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
 
 
-@torch.no_grad()
 def _take_statistics(network: nn.Module, images: Tensor) -> None:
     """Set the statistics of batch normalisation to those of images, in place."""
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    if not (norms and len(images)):
+    if not (any(isinstance(m, nn.BatchNorm2d) for m in network.modules()) and len(images)):
         raise expected("condition", "batch normalisation and training images", "none")
-    for module in norms:
-        module.momentum = 1.0
-    network.train()(images)
-    network.eval()
+    update_bn([images], network)
 
 
 @functools.lru_cache(4)

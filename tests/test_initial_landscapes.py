@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from reglib.landscape import scaled_norm
@@ -91,11 +92,28 @@ def test_maps_are_compared_by_correlation():
 
 
 IMPORTANCE, LINES = pilcro_equations._importance, torch.arange(1, 5).view(4, 1)
+BATCH_NORM, UNFOLD, CONV = F.batch_norm, torch.Tensor.unfold, nn.Conv1d
 BROKEN = {  # a wrong part of each formula, and the checks that then disagree
-    "_routes partial": (lambda f, h: lambda w: f(h.flip(-1), w), "route order"),
-    "_routes _paths": (lambda n: torch.ones(2 * n + 1), "commands multinomial normal depth"),
+    "_routes partial": (lambda f, h, **of: lambda w: f(h.flip(-1), w, **of), "route order"),
+    "_routes _paths": (
+        lambda n, *_, **__: torch.arange(2.0 * n + 1),
+        "commands skip added_inside multinomial normal depth",
+    ),
+    "_routes _Residual": (CONV, "skip added_inside"),
     "_routes _orders": (lambda n, end: n + end, "multinomial"),
     "_routes _density": (lambda n: torch.ones(2 * n + 1) / (2 * n + 1), "normal depth"),
+    "_signs torch.Tensor.unfold": (
+        lambda h, *of: UNFOLD(h.flip(-1), *of),
+        "linear_path_sum linear_signs ReLU_signs",
+    ),
+    "_signs torch.relu": (torch.tanh, "ReLU_signs"),
+    "_relu torch.Tensor.relu": (lambda x: x.where(x > 0, x / 2), "derivative half relu_mended"),
+    "_batch_norm jacobian": (lambda f, x: 2 * torch.eye(len(x)), "norm_mended rest_mended others"),
+    "_penalties reglib.landscape.scaled_norm": (lambda v: v.norm(dim=0), "one"),
+    "_modes torch.nn.functional.batch_norm": (
+        lambda *of, training: BATCH_NORM(*of, training=True),
+        "evaluation",
+    ),
     "_lemma_1 torch.Tensor.sign": (torch.Tensor.abs, "kink_mended"),
     "_lemma_1 _importance": (lambda *of: LINES * IMPORTANCE(*of), "resampling linear middle"),
     "_lemma_1 correlation": (lambda *of: torch.tensor(0.9), "correlation"),
@@ -118,7 +136,8 @@ def test_broken_equation_disagrees(broken, monkeypatch):
 
 
 def test_equations_disagree_as_recorded():
-    table, wrong = pilcro_equations.table(), "kink,slope apart,tangent,size,relu,norm,most paths,"
+    table, wrong = pilcro_equations.table(), "added,added to one,ReLU path sum,ReLU inputs,kink,"
     assert table["compared"].tolist() == [compared for _, compared, _ in EQUATIONS.values()]
-    wrong = (wrong + "shares,kernel,interval squared,scaled").split(",")
+    wrong += "slope apart,tangent,size,relu,norm,rest,most paths,shares,one printed,kernel,"
+    wrong = (wrong + "interval squared,training,scaled").split(",")
     assert table[table["agrees"] == "no"]["compared"].tolist() == [EQUATIONS[k][1] for k in wrong]

@@ -37,7 +37,7 @@ class TestUnits:
     def test_models_and_their_seeds(self):
         for changes, expected in (
             ({}, {"": [0, 1], "landscape_target": [0, 1], "landscape_curvature": [0]}),
-            ({"few": ["target 10"]}, {"": [0, 1], "landscape_target": [0]}),
+            ({"compared": [], "few_seeds": 1}, {"": [0], "landscape_target": [0]}),
             ({"seeds_of": {"target 10": [1, 5]}}, {"": [0, 1], "landscape_target": [1, 5]}),
         ):
             seeds, panel = {}, PANEL | ({"models": BOTH} if changes else {}) | changes
@@ -54,7 +54,7 @@ class TestUnits:
             assert {unit.training.seed for unit in pairs} == {1}  # seeds that both have
 
     def test_marked_models(self):
-        slow = PANEL | {"models": BOTH, "marked": "slow", "checked": [], "early": []}
+        slow = PANEL | {"models": BOTH, "marked": "slow", "checked": [], "early_epochs": []}
         plan = pilcro.plan(PARAMETERS | {"panels": [slow | {"learning_rate": 0.01}]})
         assert {item.labels["model"] for item in plan} == {"none, slow", "target 10, slow"}
         trainings = [item.unit for item in plan if isinstance(item.unit, Training)]
@@ -212,7 +212,7 @@ class TestPage:
 
 def test_parameters_of_a_panel():
     tuned = {"models": ["none", "curvature 10"], "checked": [], "warm_up": 5, "shift": 2}
-    tuned |= {"n_landscape": 7, "block": 14, "early": [], "few": []}
+    tuned |= {"n_landscape": 7, "block": 14, "early_epochs": [], "few_seeds": 6}
     measurements = [unit for unit in units(ANYWHERE | tuned) if isinstance(unit, Measurement)]
     settings = [(unit.metric, *unit.settings.items()) for unit in measurements]
     assert ("shifted_accuracy", ("pixels", 2)) in settings

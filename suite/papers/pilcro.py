@@ -31,12 +31,7 @@ from suite.units import Network, Pretrained, Training, Values, identity
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
 
-# Further keys of a panel. "shift": pixels by which `n_shifted` test images are moved off centre.
-# "warm_up": steps in which the strength of a penalty rises; it then acts in every step. "seeds_of":
-# own seeds of models. "paired_seeds": those that share images with "none". "marked": ending of the
-# names of models, where a panel differs from another only in its training.
-OF_PANEL: dict[str, Any] = {"shift": 0, "warm_up": 0, "seeds_of": {}, "paired_seeds": {}}
-OF_PANEL |= {"n_shifted": None, "models": None, "few": None, "early": None, "marked": ""}
+OF_PANEL: Values = NAMES["pilcro"]["of_panel"]
 # Columns that identify a network.
 NETWORK = ["data", "network", "model", "penalty", "alpha", "seed"]
 LANDSCAPE = "importance_landscape"
@@ -108,17 +103,15 @@ def _items(network: Network, labels: Values, specs: Iterable[Spec]) -> Iterator[
     start = f"{labels['data']}|{labels['model']}{paired}|{getattr(network, 'seed', 0)}"
     for spec in specs:
         keep = start + DRAWN[spec.metric] if spec.metric in DRAWN else ""
-        unit = measurement(network, spec.metric, **spec.settings)
-        yield Item(unit, {**labels, **spec.labels}, keep)
+        yield Item(measurement(network, spec.metric, **spec.settings), labels | spec.labels, keep)
 
 
 def _panel_items(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the units of a panel: final networks, earlier ones, and equation 9 as printed."""
     p = replace(p, draws=None, of=None)  # landscapes of networks, with all classes
     models = [m for m in every_model(p.alphas) if p.models is None or m in p.models]
-    few = [m for m in models if m not in p.compared] if p.few is None else p.few
     data = label(vars(p))
-    seeds = {m: p.seeds[: p.few_seeds] if m in few else p.seeds for m in models} | p.seeds_of
+    seeds = {m: p.seeds[: None if m in p.compared else p.few_seeds] for m in models} | p.seeds_of
     paired = seeds | p.paired_seeds
     for model in models:
         checked = bool(p.checked) and model in ("none", *p.checked) and "centred" not in data
@@ -131,8 +124,7 @@ def _panel_items(p: SimpleNamespace) -> Iterator[Item]:
                 other = training(p, kind if model == "none" else "none", seed)
                 if all(seed in paired.get(name, ()) for name in ("none", kind)):
                     yield from _items(network, labels | {"pair": kind}, _robust(p, other))
-            early = p.early_epochs if p.early is None else p.early
-            for epochs in early if model in p.compared else ():
+            for epochs in p.early_epochs if model in p.compared else ():
                 earlier = training(p, model, seed, epochs=epochs), labels | {"epochs": epochs}
                 yield from grid([earlier], specify(MEASURES, EARLY, p))
     n_positions = math.prod(image_shape(p.data)[1:])
@@ -145,7 +137,7 @@ def _panel_items(p: SimpleNamespace) -> Iterator[Item]:
 def choices(parameters: Values) -> dict[str, list[str]]:
     """Return the names that may stand in the lists and keys of parameters."""
     alphas = {a for p in [parameters, *parameters["panels"]] for a in p.get("alphas", ())}
-    keys = ("compared", "checked", "models", "few", "seeds_of", "paired_seeds")
+    keys = ("compared", "checked", "models", "seeds_of", "paired_seeds")
     return dict.fromkeys(keys, every_model(alphas)) | {"categories": [*metrics.CORRUPTIONS]}
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.functional import jacobian
 
 from reglib import landscape as lib
 from reglib.autodiff import Map, input_gradient
@@ -34,11 +35,10 @@ def table(*parts: Callable[[torch.Generator], Iterator[Check]]) -> pd.DataFrame:
     Args:
         parts: functions that yield the checks; default: all.
     """
-    theory = _routes, _lemma_1, _resampling, _relu, _batch_norm, _lemma_2
-    parts = parts or (*theory, _penalties, _interval, _sampling)
-    checks = [check for part in parts for check in part(torch.Generator().manual_seed(0))]
+    theory = _routes, _signs, _lemma_1, _resampling, _relu, _batch_norm, _lemma_2
+    parts = parts or (*theory, _penalties, _interval, _modes, _sampling)
     rows = []
-    for key, *sides in checks:
+    for key, *sides in (c for part in parts for c in part(torch.Generator().manual_seed(0))):
         left, right = (torch.as_tensor(side).detach().double() for side in sides)
         error = float((left - right).abs().max() / right.abs().max())
         *words, most = NAMES["pilcro"]["equations"][key]
@@ -50,16 +50,21 @@ def _randn(source: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=source)
 
 
-def _paths(depth: int) -> Tensor:
-    """Count the paths from one output of convolutions of width 3 to their inputs."""
-    layers = [nn.Conv1d(1, 1, 3) for _ in range(depth)]
-    return path_counts(nn.Sequential(*layers), (1, 2 * depth + 1))[0]
+class _Residual(nn.Conv1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
+
+
+def _paths(depth: int, kind: type[nn.Conv1d] = nn.Conv1d, size: int = 0) -> Tensor:
+    """Count the paths from an output of layers of width 3 to its inputs, or from `size` outputs."""
+    layers = nn.Sequential(*[kind(1, 1, 3, padding=1) for _ in range(depth)])
+    return path_counts(layers, (1, size or 2 * depth + 1), output=None if size else (0, depth))[0]
 
 
 def _orders(depth: int, end: int) -> int:
     """Sum the orders of all combinations of commands 0, 1 and 2 that lead to an input."""
-    every = range(end // 2 + 1)  # times of the command 2, and so of the others
-    return sum(math.comb(depth, n) * math.comb(depth - n, end - 2 * n) for n in every)
+    # n: times of the command 2, and so of the others
+    return sum(math.comb(depth, n) * math.comb(depth - n, end - 2 * n) for n in range(end // 2 + 1))
 
 
 def _density(depth: int) -> Tensor:
@@ -69,24 +74,51 @@ def _density(depth: int) -> Tensor:
 
 
 def _routes(source: torch.Generator) -> Iterator[Check]:
-    """Follow commands through four convolutions: each is a derivative by the weight it names."""
-    h, leads, routes = _randn(source, 1, 9), [], torch.tensor(0)
+    """Follow commands through four convolutions: each is a derivative by the weight it names.
+
+    A further command, which shortcuts allow, skips a layer and keeps the position.
+    """
+    h, ends = _randn(source, 1, 9), torch.arange(9)
     for weights in _randn(source, 4, 1, 1, 3):
-        entries = torch.autograd.functional.jacobian(partial(F.conv1d, h), weights)[0, :, 0, 0]
-        leads.append((entries[..., None] == h[0]).int().argmax(-1))  # (outputs, commands)
-        h = F.conv1d(h, weights)
-    for lead in leads[::-1]:
-        routes = lead[routes]
+        layer = partial(F.conv1d, h, padding=1)
+        entries = jacobian(layer, weights)[0, :, 0, 0]
+        lead = (entries[..., None] == h[0]).int().argmax(-1)  # (outputs, commands)
+        ends = ends[torch.cat([lead, torch.arange(9)[:, None]], 1)]
+        h = layer(weights)
+    ends, routes = ends[4], ends[4, :3, :3, :3, :3]  # from the middle, with and without skips
     yield "route", routes.flatten(), torch.cartesian_prod(*[torch.arange(3)] * 4).sum(1)
     orders = [routes.permute(order) for order in itertools.permutations(range(4))]
     yield "order", torch.stack(orders), routes
     yield "commands", routes.flatten().bincount(), _paths(4)
+    yield "skip", ends.flatten().bincount(), _paths(4, _Residual)
+    every, one = (_paths(4, _Residual, size) - _paths(4, size=size) for size in (17, 0))
+    for key, counts in {"added inside": every[4:-4], "added": every, "added to one": one}.items():
+        yield key, counts, counts.mean()
     sums = torch.tensor([_orders(n, i) for n in range(1, 5) for i in range(2 * n + 1)])
     yield "multinomial", sums, torch.cat([*map(_paths, range(1, 5))])
     shares = {n: _paths(n) / 3.0**n for n in (64, 128)}
     yield "normal", shares[64], _density(64)
     distances = [(share - _density(n)).abs().sum() for n, share in shares.items()]
     yield "depth", (distances[0] / distances[1]).log2(), 1.0
+
+
+def _signs(source: torch.Generator) -> Iterator[Check]:
+    """Give three convolutions all signs of their weights, and of biases where inputs are others."""
+    signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0]).double()] * 12)
+    layers = (signs * _randn(source, 12)).view(-1, 3, 4).movedim(1, 0)  # three weights and a bias
+    paths = torch.einsum("na,nb,nc->nabc", *layers[..., :3]).flatten(1)  # (networks, commands)
+    ends = F.one_hot(torch.cartesian_prod(*[torch.arange(3)] * 3).sum(1)).double()
+    x = torch.stack([_randn(source, 7), 5 + 3 * _randn(source, 7)])[:, None]
+    x, biased = x.repeat(1, len(signs), 1).requires_grad_(), torch.tensor([0, 1]).view(2, 1, 1)
+    for key, activation, share in (("linear", torch.clone, 1), ("ReLU", torch.relu, 1 / 2**3)):
+        h = x
+        for layer in layers:
+            sums = (h.unfold(-1, 3, 1) * layer[:, None, :3]).sum(-1)
+            h = activation(sums + biased * layer[:, 3:])
+        plain, other = slopes = input_gradient(h, x)
+        yield f"{key} path sum", plain, paths @ ends
+        yield f"{key} inputs", other.square(), plain.square()
+        yield f"{key} signs", slopes.square().mean(1), (share * paths[:1].square() @ ends)
 
 
 def _importance(f: Map, x: Tensor) -> Tensor:
@@ -135,7 +167,9 @@ def _resampling(source: torch.Generator) -> Iterator[Check]:
 
 
 def _relu(source: torch.Generator) -> Iterator[Check]:
-    x = _randn(source, 10**6)
+    x = _randn(source, 10**6).requires_grad_()
+    squares = input_gradient(x.relu(), x).square()
+    yield from (("derivative", squares, (x > 0).double()), ("half", squares.mean(), 0.5))
     above, true = x[x > 0], x.relu().var()
     for key, moment in {"relu": above.var(), "relu mended": above.square().mean()}.items():
         yield key, moment / 2 - above.mean() ** 2 / 4, true
@@ -147,9 +181,15 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
 
     a = _randn(source, 16)
     z, std = normalise(a), a.std(correction=0)
-    true = torch.autograd.functional.jacobian(normalise, a)  # (j, i)
+    true = jacobian(normalise, a)  # (j, i)
     for key, product in {"norm": z.square(), "norm mended": torch.outer(z, z)}.items():
         yield key, (torch.eye(16) - 1 / 16 - product / 16) / std, true
+
+    squares = {n: jacobian(normalise, normalise(_randn(source, n))).square() for n in (250, 500)}
+    rests = [square - torch.eye(n) * (1 - 1 / n) ** 2 for n, square in squares.items()]
+    means = [(rest.diag().mean(), (rest - rest.diag().diag()).mean()) for rest in rests]
+    own, others = ((small / large).log2() for small, large in zip(*means))
+    yield from (("rest", own, 2.0), ("rest mended", own, 1.0), ("others", others, 2.0))
 
     n, weights, gamma = 64, 3 * _randn(source, 10_000, 6), 1 + _randn(source, 10_000) / 5
     h = (2 * _randn(source, 10_000, n, 6)).requires_grad_()
@@ -189,7 +229,8 @@ def _lemma_2(source: torch.Generator) -> Iterator[Check]:
 
 
 def _penalties(source: torch.Generator) -> Iterator[Check]:
-    values, target = (lib.scaled_norm(_randn(source, 3, 16, 16)) for _ in range(2))
+    values, target = (lib.scaled_norm(_randn(source, 3, 16, 16).square()) for _ in range(2))
+    yield from (("one", values.square().mean(), 1.0), ("one printed", values.mean(), 1.0))
     padded = F.pad(values[None, None], [1] * 4, mode="replicate")
     edges = F.conv2d(padded, PERTUZ[None, None])
     yield "energy", edges.var(correction=0), edges.square().mean()
@@ -219,6 +260,19 @@ def _interval(source: torch.Generator) -> Iterator[Check]:
         yield key, step(start, rate * factor) - start, trained - start
 
 
+def _modes(source: torch.Generator) -> Iterator[Check]:
+    """Differentiate a network with batch normalisation at images, and close to them."""
+    x, step = _randn(source, 2, 8, 4, 9).requires_grad_()
+    (first, last), moments = _randn(source, 2, 4, 4, 3), _randn(source, 2, 4).exp()
+
+    def slope(x: Tensor, training: bool) -> Tensor:
+        maps = F.batch_norm(F.conv1d(x, first), *moments, training=training)
+        return input_gradient(F.conv1d(maps.relu(), last), x)
+
+    for mode, training in {"evaluation": False, "training": True}.items():
+        yield mode, slope(x + 1e-6 * step, training), slope(x, training)
+
+
 def _sampling(source: torch.Generator) -> Iterator[Check]:
     """Average over all minibatches of two that two images and their classes can give."""
     x, model = _randn(source, 2, 1, 4, 4).requires_grad_(), _network(_randn(source, 16, 3))
@@ -226,9 +280,8 @@ def _sampling(source: torch.Generator) -> Iterator[Check]:
     gradients = [input_gradient(logit, x, keep_graph=True) for logit in logits.unbind(1)]
     squares = torch.stack(gradients, 1).square().flatten(0, 1)  # (images classes, C, H, W)
     probs = logits.softmax(1).flatten() / len(x)
-    pairs = [*itertools.product(range(len(probs)), repeat=2)]
-    means = torch.stack([squares[[*pair]].mean(0) for pair in pairs])
-    chance = torch.stack([probs[[*pair]].prod() for pair in pairs])
+    pairs = torch.cartesian_prod(*[torch.arange(len(probs))] * 2)
+    chance, means = probs[pairs].prod(1), squares[pairs].mean(1)
     full = lib.expected_squared_gradients(model, [x.detach()])
     yield "minibatches", torch.tensordot(chance, means, 1), full
     yield "scaled", torch.tensordot(chance, lib.scaled_norm(means), 1), lib.scaled_norm(full)

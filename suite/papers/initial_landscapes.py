@@ -171,10 +171,10 @@ def squared_gradients_and_paths(n_draws: int, n_seeds: int) -> tuple[pd.DataFram
     """
     five = {"convolutions": False, "convolutions with ReLU": True}.items()
     networks = [(n, partial(convolutions, r), convolutions(r, ones_), (1, 15)) for n, r in five]
-    networks += [("resnet", small_resnet, small_resnet(226070103), (1, 32, 32))]
+    resnet: Any = ("resnet", small_resnet, small_resnet(226070103), (1, 32, 32))
     generator = torch.Generator().manual_seed(0)
     rows, arrays = [], {}
-    for name, build, model, shape in networks:
+    for name, build, model, shape in [*networks, resnet]:
         inputs = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
         paths = path_counts(model, shape, squared=True) / model(inputs)[0].numel()
         draw = partial(squared_gradients, n_draws=n_draws // (6 if name == "resnet" else 1))

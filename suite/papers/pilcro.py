@@ -97,7 +97,7 @@ def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:
     return labels | {"data": data, "pair": "", "alpha": strength, "epochs": 0}
 
 
-def _items(network: Network, labels: Values, specs: Iterable[Spec]) -> Iterator[Item]:
+def _items(network: Network, labels: dict[str, Any], specs: Iterable[Spec]) -> Iterator[Item]:
     """Yield the measurements of a network; arrays are named by its model and by the paired one."""
     paired = f", beside {labels['pair']}" if labels["pair"] else ""
     start = f"{labels['data']}|{labels['model']}{paired}|{getattr(network, 'seed', 0)}"

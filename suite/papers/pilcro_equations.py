@@ -185,8 +185,8 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
     for key, product in {"norm": z.square(), "norm mended": torch.outer(z, z)}.items():
         yield key, (torch.eye(16) - 1 / 16 - product / 16) / std, true
 
-    squares = {n: jacobian(normalise, normalise(_randn(source, n))).square() for n in (250, 500)}
-    rests = [square - torch.eye(n) * (1 - 1 / n) ** 2 for n, square in squares.items()]
+    exact = {n: jacobian(normalise, normalise(_randn(source, n))).square() for n in (250, 500)}
+    rests = [square - torch.eye(n) * (1 - 1 / n) ** 2 for n, square in exact.items()]
     means = [(rest.diag().mean(), (rest - rest.diag().diag()).mean()) for rest in rests]
     own, others = ((small / large).log2() for small, large in zip(*means))
     yield from (("rest", own, 2.0), ("rest mended", own, 1.0), ("others", others, 2.0))
@@ -263,10 +263,10 @@ def _interval(source: torch.Generator) -> Iterator[Check]:
 def _modes(source: torch.Generator) -> Iterator[Check]:
     """Differentiate a network with batch normalisation at images, and close to them."""
     x, step = _randn(source, 2, 8, 4, 9).requires_grad_()
-    (first, last), moments = _randn(source, 2, 4, 4, 3), _randn(source, 2, 4).exp()
+    (first, last), (mean, variance) = _randn(source, 2, 4, 4, 3), _randn(source, 2, 4).exp()
 
     def slope(x: Tensor, training: bool) -> Tensor:
-        maps = F.batch_norm(F.conv1d(x, first), *moments, training=training)
+        maps = F.batch_norm(F.conv1d(x, first), mean, variance, training=training)
         return input_gradient(F.conv1d(maps.relu(), last), x)
 
     for mode, training in {"evaluation": False, "training": True}.items():

@@ -185,7 +185,7 @@ def specify(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterat
     Args:
         measures: by name: `metric`, what `settings_of` takes, and further `labels`. A measure with
             `each` is taken once for each entry of this parameter of the panel. An entry overrides
-            parameters, and labels the row.
+            parameters, or the one that `as` names, and labels the row.
         names: of the measures, separated by spaces; or a mapping to whether they are taken.
         p: parameters of the panel.
     """
@@ -194,6 +194,7 @@ def specify(measures: Values, names: str | Values, p: SimpleNamespace) -> Iterat
     for name in names.split():
         measure = measures[name]
         for at in getattr(p, measure["each"]) if "each" in measure else [{}]:
+            at = at if isinstance(at, Mapping) else {measure["as"]: at}
             settings = settings_of(measure, replace(p, **at))
             labels = {"metric": name.format(**at), **at, **measure.get("labels", {})}
             yield Spec(labels, measure["metric"], settings)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from suite.evidence.results import Results
 from suite.methods import TOP_GAP, penalty, schedule
 from suite.networks.pretrained import PRETRAINED
 from suite.papers import design
-from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, specify
+from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, replace, specify
 from suite.papers.names import NAMES
 from suite.papers.second_order import as_uint8
 from suite.training.folds import data_of
@@ -36,9 +35,6 @@ MEASURES: Values = NAMES["top_gap"]["measures"]  # except attacks
 # Locations of the drawn receptive fields, as shares of the last row and column of the class maps.
 LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
 CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
-ATTACKS = {"pgd": "PGD", "auto_attack": "AutoAttack"}
-STANDARD_STEPS = 100  # of APGD and FAB in AutoAttack
-LOCATIONS_OF_PAPER = 56 * 56  # of the class maps of its ResNet-18, for images of 224 pixels
 
 Settings = dict[str, Any]
 
@@ -87,14 +83,13 @@ def _sweep(p: SimpleNamespace) -> list[Model]:
 def models(p: SimpleNamespace) -> list[Model]:
     """Return the models of a panel, including the candidates for k and strength."""
     seeds = dict.fromkeys(TITLES, p.seeds) | dict.fromkeys(p.few, p.few_seeds) | p.seeds_of
-    every = [main_model(p, v, s) for v in VARIANTS + DEFENCES for s in seeds[v]]
+    every = [main_model(p, v, s) for v in VARIANTS + DEFENCES for s in seeds[v]] + _sweep(p)
     pairs = [(k, p.strength) for k in p.k_values]
     pairs += [(p.k, strength) for strength in p.strengths + p.validation_strengths]
     every += [Model(ALL_THREE, *pair, s, True) for pair in pairs for s in p.validation_seeds]
     extra = {"l1": p.strengths + p.l1_strengths, "last": p.last_strengths, "all": p.all_strengths}
     extra[ALL_THREE] = p.strengths
     penalised = [(v, strength) for v, values in extra.items() for strength in values]
-    every += _sweep(p)
     every += [main_model(p, v, s)._replace(strength=x) for v, x in penalised for s in p.few_seeds]
     return [m for m in dict.fromkeys(every) if m.variant not in p.left_out]
 
@@ -128,68 +123,42 @@ def six_digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _attack(name: str, n_images: int, epsilon: float, **attack_settings: Any) -> Settings:
-    settings = {"attack_settings": attack_settings} if attack_settings else {}
-    return {"attack": name, "epsilon": epsilon, "n_images": n_images} | settings
-
-
-def _battery(p: SimpleNamespace, model: Model) -> list[tuple[str, Settings]]:
-    """Return the harder attacks, each with its part of the battery."""
-    pgd, auto_attack = (partial(_attack, name, p.n_battery) for name in ("pgd", "auto_attack"))
-    wide = {"steps": p.crossing_steps, "relative_step": 2 / p.crossing_steps}
-    attacks = [("radii", pgd(size, **wide)) for size in p.epsilons] + _auto_attacks(p)
-    if not p.epsilon:
-        return attacks
-    ce, targeted = ({"parts": [part], "steps": p.pgd_steps} for part in ("apgd-ce", "apgd-t"))
-    square = {"parts": ["square"], "queries": p.square_queries or p.n_queries}
-    attacks += [("parts", auto_attack(p.epsilon, **part)) for part in (ce, targeted, square)]
-    if p.square_queries and model.variant == ALL_THREE:
-        small = partial(auto_attack, p.small_epsilon)
-        attacks += [("small parts", small(**part)) for part in (targeted, square)]
-    crossing = pgd(p.epsilon, **wide)
-    attacks += [("scale", crossing | {"scale": scale}) for scale in p.scales]
-    if other := {"none": ALL_THREE, ALL_THREE: "none"}.get(model.variant):
-        source = identity(training(p, main_model(p, other, model.seed)))
-        attacks.append(("transfer", crossing | {"source": source, "keep_images": False}))
-    return attacks + [("steps", pgd(p.epsilon, steps=steps)) for steps in p.steps_swept]
-
-
-def _auto_attacks(p: SimpleNamespace) -> list[tuple[str, Settings]]:
-    size = {"n_images": p.n_battery, "steps": p.auto_steps, "queries": p.n_queries}
-    attacks = [_attack("auto_attack", epsilon=epsilon, **size) for epsilon in p.auto_epsilons]
-    return [("auto", attack | counted) for attack in attacks for counted in ({}, CORRECT)]
-
-
 def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
     """Yield the attacks on a model: those of the paper and, for some models, the battery.
 
     Table 7 has FGSM alone. So where `n_fgsm` images are given for it, PGD attacks only the models
     that the battery attacks.
     """
-    sizes = (p.small_epsilon, p.small_steps), (p.epsilon, p.pgd_steps)
-    steps = {epsilon: n_steps for epsilon, n_steps in sizes if epsilon}
-    for_fgsm: Settings = {"n_images": p.n_fgsm, "keep_images": False} if p.n_fgsm else {}
-    attacks = [("none", _attack("fgsm", p.n_attacked, size) | for_fgsm) for size in steps]
-    if not p.n_fgsm or model.variant in p.attacked:
-        attacks += [("none", _attack("pgd", p.n_attacked, s, steps=n)) for s, n in steps.items()]
-    if _is_main(p, model):
-        attacks += [(part, settings | CORRECT) for part, settings in attacks]
-        if model.variant in p.attacked and model.seed in (p.battery_seeds or [model.seed]):
-            attacks += _battery(p, model)
-    elif model.strength in p.strengths + p.l1_strengths and model.variant in p.attacked:
-        attacks += _auto_attacks(p)
-    for part, settings in attacks:
-        yield Spec(_attack_labels(part, settings), "robust_accuracy", settings)
+    main, attacked = _is_main(p, model), model.variant in p.attacked
+    other = {"none": ALL_THREE, ALL_THREE: "none"}.get(model.variant)
+    steps = {p.small_epsilon: p.small_steps, p.epsilon: p.pgd_steps}
+    values: Settings = {"sizes": [{"epsilon": e, "steps": n} for e, n in steps.items() if e]}
+    values |= {"n_fgsm": p.n_fgsm or p.n_attacked, "keep_fgsm": False if p.n_fgsm else None}
+    values |= {"relative_step": 2 / p.crossing_steps, "n_square": p.square_queries or p.n_queries}
+    values |= {"source": other and identity(training(p, main_model(p, other, model.seed)))}
+    harder = main and attacked and model.seed in (p.battery_seeds or [model.seed])
+    swept = not main and attacked and model.strength in p.strengths + p.l1_strengths
+    names = {"fgsm": True, "pgd": attacked or not p.n_fgsm, "radii": harder}
+    names |= {"auto": harder or swept, "ce targeted square scale steps": harder and p.epsilon}
+    names |= {"transfer": harder and p.epsilon and other}
+    small = p.square_queries and model.variant == ALL_THREE
+    names |= {"small_targeted small_square": harder and p.epsilon and small}
+    for labels, _, settings in specify(NAMES["top_gap"]["attacks"], names, replace(p, **values)):
+        battery = labels["battery"]
+        yield _attack(battery, settings)
+        if battery == "auto" or (main and battery == "none"):
+            yield _attack(battery, settings | CORRECT)
 
 
-def _attack_labels(battery: str, settings: Settings) -> Settings:
-    """Return the labels of the rows of an attack."""
+def _attack(battery: str, settings: Settings) -> Spec:
+    """Return the spec of an attack, with the labels of its rows."""
     values: Settings = {"counts": "unchanged", "steps": 1, "scale": 1.0, "parts": ()} | settings
     values |= settings.get("attack_settings", {})
     labels: Settings = {"battery": battery, "parts": "+".join(values["parts"])}
     labels |= {name: values[name] for name in ("attack", "counts", "scale", "steps")}
     labels |= {"epsilon": six_digits(values["epsilon"])}
-    return labels | ({"attack": "transfer"} if "source" in settings else {})
+    labels |= {"attack": "transfer"} if "source" in settings else {}
+    return Spec(labels, "robust_accuracy", settings)
 
 
 def _specs(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
@@ -211,8 +180,7 @@ def _model_labels(p: SimpleNamespace, model: Model) -> Settings:
     """Return the labels that all rows of a model share."""
     main, chosen = _is_main(p, model), (model.k, model.strength) == (p.k, p.strength)
     dense = model == main_model(p, "fpn+l1", model.seed)  # all locations are pooled
-    sparsest = model[:3] == (ALL_THREE, min(p.k_values), p.strength)
-    sparsest |= main and model.variant == "none"
+    sparsest = model[:3] in [(ALL_THREE, min(p.k_values), p.strength), ("none", 1.0, 0.0)]
     labels = {"variant": model.variant, "k": model.k, "strength": model.strength, "main": main}
     labels |= {"sweep": model in _sweep(p) or dense, "dose": six_digits(model.strength * model.k)}
     return {**NAMES["top_gap"]["labels"], **labels, "chosen": chosen, "sparsest": sparsest}
@@ -252,7 +220,6 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
         images = test.images[: parameters["n_shown"]]
         if images.shape[1] == 1:  # images in colour are photographs, and never kept
             arrays[f"{p.data}|images"] = images.expand(-1, 3, -1, -1).numpy()
-        arrays[f"{p.data}|labels"] = test.labels[: len(images)].numpy()
     return rows.assign(matched=mark_matched(rows)), arrays
 
 
@@ -298,10 +265,9 @@ def half_share(field: NDArray[Any]) -> float:
 def _by_data(results: Sequence[Results]) -> dict[str, design.Arrays]:
     """Return the arrays of each data set, from the first results that have some."""
     by_data: dict[str, design.Arrays] = {}
-    for arrays in (result.arrays for result in results):
-        names = [name.split("|", 1) for name in sorted(arrays)]
-        parts = {d: {w: arrays[f"{d}|{w}"] for data, w in names if data == d} for d, _ in names}
-        by_data = parts | by_data
+    for arrays in (result.arrays for result in reversed(results)):
+        for data, names in itertools.groupby(sorted(arrays), lambda name: name.partition("|")[0]):
+            by_data[data] = {name.partition("|")[2]: arrays[name] for name in names}
     return dict(sorted(by_data.items()))
 
 
@@ -328,16 +294,22 @@ def attacks(table: pd.DataFrame, battery: str | list[str], **values: Any) -> pd.
     # Kept rows have missing values for empty texts.
     rows = rows.assign(**rows[["attack", "parts", "counts"]].astype(object).fillna(""))
     rows = rows[rows["counts"].isin([values.get("counts", "unchanged"), ""])]
-    numbers = rows[["steps", "scale", "epsilon"]].astype(object)  # missing ones become text, too
-    names = rows["attack"].str.replace("_", " ") + " " + numbers["steps"].map("{:.0f}".format)
-    names = names.mask(rows["attack"] == "transfer", "transfer")
-    steps = numbers["steps"].map(" of {:.0f} steps".format)
-    steps = steps.mask(rows["steps"] == STANDARD_STEPS, "")
-    names = names.mask(rows["attack"] == "auto_attack", "AutoAttack" + steps)
-    names = names.mask(rows["parts"] != "", rows["parts"])
-    names = names.mask(rows["scale"] != 1, "logits × " + numbers["scale"].map("{:g}".format))
-    names += ", ε " + (255 * numbers["epsilon"]).map("{:.3g}/255".format)
-    return rows.assign(name=names.mask(rows["metric"] == "accuracy", "clean"))
+    return rows.assign(name=[*map(_name_attack, rows.itertuples())])
+
+
+def _name_attack(row: Any) -> str:
+    """Name the attack of a row; the steps of AutoAttack are those of APGD and FAB, by default 100.
+
+    >>> _name_attack(SimpleNamespace(metric="accuracy"))
+    'clean'
+    """
+    if row.metric == "accuracy":
+        return "clean"
+    steps = "" if row.steps == 100 else f" of {row.steps:.0f} steps"
+    names = {"transfer": "transfer", "auto_attack": row.parts or f"AutoAttack{steps}"}
+    name = names.get(row.attack, f"{row.attack} {row.steps:.0f}")
+    name = name if row.scale == 1 else f"logits × {row.scale:g}"
+    return f"{name}, ε {255 * row.epsilon:.3g}/255"
 
 
 def map_means(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
@@ -345,10 +317,10 @@ def map_means(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame
     rows = tables.select(table, metric="class_map_sparsity", sweep=True, status="done")
     rows = rows.assign(who=rows["data"].map(name_of) + ", " + rows["profile"])
     _, frame = read_table(published, "A8")
-    frame = frame[frame["penalty on"].str.startswith("Top-GAP")]
-    k = frame["penalty on"].str.extract(r"k = (\d+)")[0].astype(float) / LOCATIONS_OF_PAPER
-    value = frame["mean of the map"].astype(float)
-    of_paper = pd.DataFrame({"k": k, "value": value, "who": "published: CUB, ResNet-18"})
+    k = frame["penalty on"].str.extract(r"Top-GAP, k = (\d+)")[0].astype(float)
+    # Its class maps have 56 x 56 locations, for images of 224 pixels.
+    columns = {"k": k / 56**2, "value": frame["mean of the map"].astype(float)}
+    of_paper = pd.DataFrame(columns | {"who": "published: CUB, ResNet-18"}).dropna()
     return pd.concat([rows, of_paper], ignore_index=True)
 
 
@@ -378,12 +350,12 @@ def tabulate_cifar(table: pd.DataFrame, published: Mapping[str, Any]) -> pd.Data
 
 def tabulate_other_data(table: pd.DataFrame) -> pd.DataFrame:
     """Return the robust accuracy of three variants under PGD and AutoAttack on other data."""
-    variants = ["none", "l1", ALL_THREE]
+    variants, titles = ["none", "l1", ALL_THREE], {"pgd": "PGD", "auto_attack": "AutoAttack"}
     rows = attacks(table, ["none", "auto"], main=True, variant=variants, profile="workstation")
     rows = rows[(rows["attack"] == "auto_attack") | (rows["name"].str.startswith("pgd 20"))]
     rows = rows.sort_values("attack", ascending=False, kind="stable")
     radius = (255 * rows["epsilon"]).map(", {:.3g}/255".format)
-    names = rows["data"].map(name_of) + ", " + rows["attack"].map(ATTACKS) + radius
+    names = rows["data"].map(name_of) + ", " + rows["attack"].map(titles) + radius
     rows = rows.assign(name=names, head=rows["variant"].map(TITLES))
     return tables.wide(rows, "name", "head", dict(zip(names, names)))
 

@@ -3,7 +3,6 @@
 import inspect
 import json
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Literal
 
 import torch
@@ -93,15 +92,14 @@ def object_masks(data: ImageData, name: str, metric: str) -> Tensor:
 
 def _activation_maps(subject: EvaluatedModel, n_images: int) -> Tensor:
     """Return the map of the label of each of the first test images, (B, H, W) in [0, 1]."""
-    network = _require_class_maps(subject.folded, subject.unit.network)
-    with torch.no_grad():
-        return _apply(subject, n_images, network.class_activation_maps)
+    return _apply(subject, n_images, torch.no_grad()(TopGAPNet.class_activation_maps))
 
 
 def _apply(subject: EvaluatedModel, n_images: int, measure: Callable[..., Tensor]) -> Tensor:
-    """Apply `measure` to batches of the first test images and their labels; join the results."""
+    """Apply `measure` to the network and batches of the first test images with their labels."""
+    network = _require_class_maps(subject.folded, subject.unit.network)
     batches = subject.batches(n_images, size=IMAGES)
-    return torch.cat([measure(images, labels) for images, labels in batches])
+    return torch.cat([measure(network, *batch) for batch in batches])
 
 
 def class_map_sparsity(subject: EvaluatedModel, *, n_images: int) -> Result:
@@ -118,12 +116,13 @@ def effective_receptive_field(
     See `suite.metrics.effective_receptive_field`; the value is the mean of each image. `location`
     is a share of the last row and a share of the last column; the corner is (0, 0).
     """
-    network = _require_class_maps(subject.folded, subject.unit.network)
-    with torch.no_grad():
-        last = network.class_maps(subject.test_images(1)[0]).shape[-1] - 1
-    row, column = (int(share * last) for share in location)
-    measure = partial(metrics.effective_receptive_field, network.class_maps, location=(row, column))
-    sizes = _apply(subject, n_images, lambda images, _: measure(images)).abs().sum(1)
+
+    def measure(network: TopGAPNet, images: Tensor, _: Tensor) -> Tensor:
+        last = network.class_maps(images[:1]).shape[-1] - 1
+        row, column = (int(share * last) for share in location)
+        return metrics.effective_receptive_field(network.class_maps, images, location=(row, column))
+
+    sizes = _apply(subject, n_images, measure).abs().sum(1)
     return Result(sizes.mean((1, 2)), {"field": sizes.mean(0)})
 
 
@@ -135,8 +134,7 @@ def _maps_and_masks(subject: EvaluatedModel, n_images: int, metric: str) -> tupl
 
 def mask_iou(subject: EvaluatedModel, *, n_images: int) -> Result:
     """Compute `suite.metrics.largest_mask_iou`."""
-    maps, masks = _maps_and_masks(subject, n_images, "mask_iou")
-    return Result(metrics.largest_mask_iou(maps, masks))
+    return Result(metrics.largest_mask_iou(*_maps_and_masks(subject, n_images, "mask_iou")))
 
 
 def mask_iou_beyond_others(subject: EvaluatedModel, *, n_images: int) -> Result:
@@ -148,9 +146,11 @@ def mask_iou_beyond_others(subject: EvaluatedModel, *, n_images: int) -> Result:
 
 def erf_distance(subject: EvaluatedModel, *, n_images: int, part: Part = "distance") -> Result:
     """Compute `suite.metrics.erf_distance`; `part` is "distance", "centre" or "corner"."""
-    network = _require_class_maps(subject.folded, subject.unit.network)
-    measure = partial(metrics.erf_distance, network.class_maps, part=part)
-    return Result(_apply(subject, n_images, lambda images, _: measure(images)))
+
+    def measure(network: TopGAPNet, images: Tensor, _: Tensor) -> Tensor:
+        return metrics.erf_distance(network.class_maps, images, part=part)
+
+    return Result(_apply(subject, n_images, measure))
 
 
 def check_network(

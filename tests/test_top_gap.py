@@ -46,11 +46,7 @@ def count(network):
 
 def test_k_as_number_and_as_fraction():
     maps = randn(3, 4, 5, 6)
-    for k in (1, 1e-9):
-        assert torch.equal(top_gap(maps, k=k), F.adaptive_max_pool2d(maps, 1)[:, :, 0, 0])
-    for k in (30, 1.0):
-        assert torch.equal(top_gap(maps, k=k), maps.mean((2, 3)))
-    for share, k in ((0.5, 15), (0.12, 4)):  # of 3.6
+    for share, k in ((1e-9, 1), (1.0, 30), (0.5, 15), (0.12, 4)):  # of 3.6
         assert torch.equal(top_gap(maps, k=share), top_gap(maps, k=k))
 
 
@@ -210,20 +206,6 @@ REFUSED = {
 def test_unsuitable_backbones_are_refused(backbone, options, message):
     with pytest.raises(ValueError, match=message):
         TopGAPNet(backbone, 3, k=1, **options)
-
-
-@pytest.mark.parametrize("k", [1.0, 3])
-def test_map_without_pyramid_is_grad_cam(k):
-    """Definition 3.4 of the paper, by automatic differentiation, whatever k is."""
-    torch.manual_seed(0)  # with other seeds no location may have a negative sum
-    network, x, classes = small(k=k, fpn=False), images(), torch.tensor([4, 1])
-    features = network.backbone(x)[0].detach().requires_grad_()
-    chosen = network.pool(network.classifier(features))[torch.arange(2), classes].sum()
-    (gradient,) = torch.autograd.grad(chosen, features)
-    signed = (gradient.mean((2, 3), keepdim=True) * features).sum(1).detach()
-    maps = network.class_activation_maps(x, classes).detach()
-    torch.testing.assert_close(maps, scaled_maps(signed.relu(), (16, 16)))
-    assert not torch.allclose(maps, scaled_maps(signed, (16, 16)))
 
 
 def test_class_activation_maps_are_scaled_maps():

@@ -30,18 +30,24 @@ INTERVAL = 10  # steps from one penalty to the next
 
 
 def table(*parts: Callable[[torch.Generator], Iterator[Check]]) -> pd.DataFrame:
+    """Return a row for each check of some parts, by default of all: see `tabulate`."""
+    theory = _routes, _signs, _lemma_1, _resampling, _relu, _batch_norm, _lemma_2
+    return tabulate("pilcro", parts or (*theory, _penalties, _interval, _modes, _sampling))
+
+
+def tabulate(chapter: str, parts: Sequence[Callable[..., Iterator[Check]]]) -> pd.DataFrame:
     """Return a row for each check: what is compared, relative error, limit, and agreement.
 
     Args:
-        parts: functions that yield the checks; default: all.
+        chapter: whose `equations` in `names.yml` say what is compared, and the limit of the error.
+        parts: functions that yield the checks. Each gets its own generator. Where the right side is
+            0, the error is that of the left side.
     """
-    theory = _routes, _signs, _lemma_1, _resampling, _relu, _batch_norm, _lemma_2
-    parts = parts or (*theory, _penalties, _interval, _modes, _sampling)
     rows = []
     for key, *sides in (c for part in parts for c in part(torch.Generator().manual_seed(0))):
-        left, right = (torch.as_tensor(side).detach().double() for side in sides)
-        error = float((left - right).abs().max() / right.abs().max())
-        *words, most = NAMES["pilcro"]["equations"][key]
+        left, right = (torch.as_tensor(side, dtype=torch.float64).detach() for side in sides)
+        error = float((left - right).abs().max()) / (float(right.abs().max()) or 1)
+        *words, most = NAMES[chapter]["equations"][key]
         rows.append([*words, f"{error:.2g}", f"{most:.2g}", "yes" if error < most else "no"])
     return pd.DataFrame(rows, columns="equation,compared,relative error,limit,agrees".split(","))
 

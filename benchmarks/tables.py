@@ -113,13 +113,45 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+TOP_GAP_STEPS = (
+    "ResNet of width 16, pyramid of 64 filters, 32 pixels, batch 64",
+    "PreAct-ResNet-18, pyramid of 256 filters, 32 pixels, batch 64",
+    "ResNet-18, pyramid of 256 filters, 224 pixels, batch 16",
+    "EfficientNet-B0, pyramid of 256 filters, 224 pixels, batch 16",
+)
+WITH_L1 = "with L1 / backbone"
+FOURIER = ("Fourier pooling / backbone", "Fourier pooling / with L1")  # of ResNet-18
+COSTS = {"time": "training step", "multiply-adds, forward": "multiply-adds", "memory": "memory"}
+
+
 def top_gap_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     """Return the time of a training step with Top-GAP and L1 over a plain step, with quartiles."""
+    start, end = "training step, ", f": {WITH_L1}"
     rows = pd.DataFrame(results["rows"])
-    rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith("training step")]
-    case = rows["case"].str.removeprefix("training step, ").str.partition(":")[0]
+    rows = rows[(rows["benchmark"] == "Top-GAP") & rows["case"].str.startswith(start)]
+    rows = rows[rows["case"].str.endswith(end)]
+    case = rows["case"].str.removeprefix(start).str.removesuffix(end)
     quartiles = rows["quartiles"].map(lambda ends: "{:.2f} to {:.2f}".format(*ends))
     return pd.DataFrame({"step": case, "times as long": rows["value"], "quartiles": quartiles})
+
+
+def top_gap_costs(**devices: Mapping[str, Any] | None) -> pd.DataFrame:
+    """Return time, multiply-adds and memory of a training step over another; "not run" without.
+
+    Args:
+        devices: results by the name of their device, by default all, see `load`.
+    """
+    devices = devices or {"CPU": load("cpu"), "H200": load("cuda")}
+    rows = []
+    for step in TOP_GAP_STEPS:
+        for over in (WITH_L1, *(FOURIER if step.startswith("ResNet-18") else ())):
+            row = {"step": step, "ratio": over}
+            for device, results in devices.items():
+                cases = {r["case"]: f"{r['value']:.2f}" for r in results["rows"]} if results else {}
+                for title, cost in COSTS.items():
+                    row[f"{title}, {device}"] = cases.get(f"{cost}, {step}: {over}", "not run")
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 FINE_TUNED = "fine-tuned: "

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from benchmarks.tables import load, top_gap_steps
+from benchmarks.tables import TOP_GAP_STEPS, load, top_gap_costs, top_gap_steps
 from suite.evidence.names import name_of
 from suite.evidence.results import Results, load_results
 from suite.papers import top_gap
@@ -84,15 +84,17 @@ def test_map_means_include_published_ones():
 
 
 def test_training_steps_come_from_the_benchmark():
-    step = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}
-    rows = [
-        step | {"case": "training step, ResNet-18, batch 16: with L1 / backbone"},
-        step | {"case": "PGD, 20 steps"},
-        step | {"case": "training step, another", "benchmark": "training step"},
-    ]
+    step, name = {"benchmark": "Top-GAP", "value": 1.5, "quartiles": [1.25, 1.75]}, TOP_GAP_STEPS[2]
+    ends = ("with L1 / backbone", "Fourier pooling / backbone")
+    rows = [step | {"case": f"training step, {name}: {end}"} for end in ends]
+    rows += [step | {"case": "PGD, 20 steps"}, step | {"case": f"memory, {name}: {ends[0]}"}]
+    rows += [step | {"case": "training step, another", "benchmark": "training step"}]
     steps = top_gap_steps({"rows": rows})
-    assert steps.to_numpy().tolist() == [["ResNet-18, batch 16", 1.5, "1.25 to 1.75"]]
-    assert len(top_gap_steps(load("cpu"))) == 2
+    assert steps.to_numpy().tolist() == [[name, 1.5, "1.25 to 1.75"]]
+    assert len(top_gap_steps(load("cpu"))) >= 2
+    costs = top_gap_costs(CPU={"rows": rows}, H200=None).set_index("step")
+    assert (costs.loc[name] == "1.50").to_numpy().sum(1).tolist() == [2, 1, 0]
+    assert (costs == "not run").to_numpy().sum() == 6 * len(costs) - 3
 
 
 class TestPictures:

@@ -37,8 +37,10 @@ def run(device: torch.device, *, quick: bool) -> list[Row]:
     laid_out = images.contiguous(memory_format=torch.channels_last)
     image = laid_out[:1]
     functions: dict[str, Any] = {
-        "authors' way": lambda: authors_eigenpairs(network, images[:1]),
-        "authors' way, batches of 32": lambda: authors_eigenpairs(network, images[:1], batch=32),
+        "authors' way": lambda: authors_eigenpairs(authors_factor(network, images[:1])),
+        "authors' way, batches of 32": lambda: authors_eigenpairs(
+            authors_factor(network, images[:1], batch=32)
+        ),
         "full with eigenvectors": lambda: decomposition(fast, image, n_vectors=None),
         "full, Jacobian not kept": lambda: decomposition(fast, image, keep_jacobian=False),
     }
@@ -93,20 +95,26 @@ def leading(network: nn.Module, images: Tensor) -> Any:
     return hessian_eigenpairs(closed_form_hessian(network, images))
 
 
-def authors_eigenpairs(network: nn.Module, image: Tensor, *, batch: int = 1) -> tuple[Tensor, ...]:
-    """Decompose by backward passes for `batch` classes at a time and a Cholesky-like factor of A.
+def authors_factor(network: nn.Module, image: Tensor, *, batch: int = 1) -> Tensor:
+    """Return B of H = B B^T, (d, c): the Jacobian times a Cholesky-like factor of A.
 
-    For a batch of classes, the image is repeated as often, as in the authors' program.
-
-    Returns:
-        Eigenvalues (c,), largest first, and eigenvectors (c, d).
+    The Jacobian is computed by backward passes for `batch` classes at a time. For a batch of
+    classes, the image is repeated as often, as in the authors' program.
     """
     inputs = image.detach().repeat(batch, 1, 1, 1).requires_grad_()
     logits = network(inputs)
     w = torch.cat([_gradients(logits, inputs, part) for part in torch.arange(CLASSES).split(batch)])
     p = logits[0].detach().softmax(0)
     values, vectors = torch.linalg.eigh(torch.diag(p) - torch.outer(p, p))
-    b = w.T @ (vectors * values.clamp_min(0).sqrt())
+    return w.T @ (vectors * values.clamp_min(0).sqrt())
+
+
+def authors_eigenpairs(b: Tensor) -> tuple[Tensor, Tensor]:
+    """Decompose H = B B^T by the dense matrix B^T B.
+
+    Returns:
+        Eigenvalues (c,), largest first, and eigenvectors (c, d).
+    """
     values, vectors = torch.linalg.eigh(b.T @ b)
     tiny = torch.finfo(values.dtype).tiny
     return values.flip(0), ((b @ vectors) / values.clamp_min(tiny).sqrt()).T.flip(0)

@@ -30,7 +30,28 @@ def small(name="loss", **changes):
     return small_problem
 
 
+def scale(field, factor, method, *loss, **strength):
+    """Return the result of a method with one field multiplied by a factor."""
+    result = method(*loss, **strength)
+    return result._replace(**{field: factor * getattr(result, field)})
+
+
+def choose_least(loss, method):
+    return choose_lambda1(loss, method=partial(scale, "loss_change", -1, method))
+
+
+def take_square_roots(model, images):
+    pairs = PAIRS(model, -images)
+    return pairs._replace(values=pairs.values.sqrt())
+
+
+def flip_gradient(loss, **strength):
+    return caso(loss._replace(gradient=loss.gradient.flip(-1)), **strength)
+
+
 BENT = small(product=lambda f: lambda v: 1.01 * f(v))
+A_KEYS = "eigenvectors other_eigenvectors by_vector by_gradient"
+GROWING = "first_and_second leading closer largest larger products more_classes central"
 BROKEN = [
     ("hessian", "chain g h", "jacobians", lambda f, x: 1.01 * JACOBIANS(f, x)),
     ("hessian", "by_logits g", "logit_weights", lambda logits, labels: logits.softmax(1)),
@@ -43,6 +64,9 @@ BROKEN = [
     ("groups", "cafo_optimum", "cafo", lambda loss, **more: cafo(loss)),
     ("groups", "caso_optimum slope", "small_problem", BENT),
     ("choice", "choice", "choose_lambda1", partial(choose_lambda1, start=2e-5)),
+    ("choice", "highest", "choose_lambda1", choose_least),
+    ("choice", "by_value", "count_pixels", partial(scale, "sparsity", 1)),
+    ("choice", "endless few", "count_pixels", partial(scale, "sparsity", 0)),
     ("groups", "square_form", "_matrix", lambda h, lambda2: MATRIX(h, 1.1 * lambda2)),
     ("groups", "pair", "small_problem", small(gradient=lambda g: g.flip(-1))),
     ("groups", "tight", "best_group_hit_rate", lambda ratio: 0.9),
@@ -50,9 +74,11 @@ BROKEN = [
     ("spectrum", "above", "small_problem", small(largest_eigenvalue=lambda x: 0.99 * x)),
     ("spectrum", "below", "small_problem", small(largest_eigenvalue=lambda x: 1.01 * x)),
     ("spectrum", "rounding", "small_problem", small("single", largest_eigenvalue=lambda x: 2 * x)),
-    ("many_classes", "eigenvectors by_vector by_gradient", "times_covariance", lambda p, u: p * u),
+    ("many_classes", A_KEYS, "times_covariance", lambda p, u: p * u),
     ("many_classes", "gradient", "jacobians", lambda f, x: 1.01 * JACOBIANS(f, x)),
-    ("many_classes", "products more_classes central", "even_errors", lambda n, **_: 6 * [0.1]),
+    ("many_classes", GROWING, "even_errors", lambda n, p=0.5, **_: 6 * [n / 1e4 + p / 5]),
+    ("many_classes", "leading largest", "decomposition", take_square_roots),
+    ("many_classes", "same_maps first_and_second", "caso", flip_gradient),
     ("solvers", "fast", "fista", lambda p, s: fista(p, s._replace(max_iterations=s[1] // 40))),
     ("solvers", "zeros", "descend", lambda problem, **more: DESCEND(problem)),
     ("solvers", "plateau steep", "caso", lambda f, lambda2, **_: caso(f, lambda2=lambda2.flip(0))),

@@ -45,24 +45,26 @@ def check_theory() -> pd.DataFrame:
     return table.assign(**{EXPECTED: verdicts + table.pop("limit").map(" (at most {:g})".format)})
 
 
-def make_network(width: int, hidden: int, n_classes: int, seed: int = 0) -> tuple[Any, Tensor]:
-    """Return a random network in double precision, and 32 images, (32, 1, width, width)."""
+def make_network(shape: Sequence[int], hidden: int, classes: int, seed: int = 0) -> Any:
+    """Return a random network in double precision, and 32 images of a shape, (32, C, H, W)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = nn.Linear(width**2, hidden), nn.ReLU(), nn.Linear(hidden, n_classes)
-        images = torch.randn(32, 1, width, width).double()
+        layers = nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes)
+        images = torch.randn(32, *shape).double()
     return nn.Sequential(nn.Flatten(), *layers).double().eval().requires_grad_(False), images
 
 
 @cache
-def small_problem(seed: int = 0) -> SimpleNamespace:
+def small_problem(seed: int = 0, channels: int = 1, decades: int = 0) -> SimpleNamespace:
     """Return a network, and its loss by the library and by automatic differentiation.
 
-    The fields are model; images x, (B, 1, 6, 6); predicted classes y, (B,), some nearly certain;
+    The weights of each pixel are multiplied by a power of 10, from -decades to 0. The fields are
+    model; images x, (B, channels, 6, 6); predicted classes y, (B,), some nearly certain;
     loss and single, the library's expansion in double and in single precision; derivatives g,
     (B, d), and h, (B, d, d), by autograd; and the eigenvalues of h, (B, d).
     """
-    model, x = make_network(6, 40, 6, seed)
+    model, x = make_network((channels, 6, 6), 40, 6, seed)
+    model[1].weight *= torch.logspace(-decades, 0, 36).repeat(channels)
     model[-1].weight *= 20
     y = model(x).argmax(1)
     loss = surrogate_loss(model, x, y, tolerance=1e-9)
@@ -178,22 +180,49 @@ def check_groups() -> Checks:
 
 def check_choice() -> Checks:
     """Compare λ1 by the library with λ1 by the rule of section 4.1, for CAFO and CASO."""
-    loss, methods = small_problem().loss, (cafo, partial(caso, settings=EXACT))
-    chosen = torch.stack([choose_lambda1(loss, method=m).interpretation.lambda1 for m in methods])
-    ratios = chosen / torch.stack([choose_by_rule(loss, m) for m in methods])
-    yield "choice", ((ratios - 1).abs()[~ratios.isnan()] > 1e-6).double().mean()
+    pixels, values, ends, _ = compare_choices(small_problem(channels=3).loss).mean(1)
+    yield from (("choice", pixels / ends), ("by_value", 1 - values / ends), ("endless", 1 - ends))
+    pixels, _, _, several = compare_choices(small_problem(channels=3, decades=8).loss)
+    yield from (("few", 1 - several.mean()), ("highest", (pixels * several).sum() / several.sum()))
 
 
-def choose_by_rule(loss: SurrogateLoss, method: Callable[..., Any]) -> Tensor:
-    """Return λ1 of each image by the written rule, (B,); NaN if three halvings do not suffice."""
+def compare_choices(loss: SurrogateLoss) -> Tensor:
+    """Return four rows of 0 or 1, with a column for each image, by CAFO and then by CASO.
+
+    They say whether λ1 by the library differs from λ1 by the rule, if the library counts zero
+    pixels as the rule does, and if it counts zero values; whether the rule ends; and whether it
+    chooses among several maps.
+    """
+    columns = []
+    for method in (cafo, partial(caso, settings=EXACT)):
+        by_pixel = partial(count_pixels, method)
+        rule, candidates = choose_by_rule(loss, by_pixel)
+        choices = [choose_lambda1(loss, method=m).interpretation for m in (by_pixel, method)]
+        differs = [(x.lambda1 / rule - 1).abs() > 1e-6 for x in choices]  # false for NaN
+        columns.append(torch.stack([*differs, ~rule.isnan(), candidates > 1]))
+    return torch.cat(columns, 1).double()
+
+
+def count_pixels(method: Callable[..., Any], *loss: SurrogateLoss, **strength: Tensor) -> Any:
+    """Return the result of a method, with the share of zero pixels as its sparsity."""
+    result = method(*loss, **strength)
+    zeros = (result.maps == 0).all(-3).flatten(-2)
+    return result._replace(sparsity=zeros.double().mean(-1))
+
+
+def choose_by_rule(loss: SurrogateLoss, method: Callable[..., Any]) -> tuple[Tensor, Tensor]:
+    """Return λ1 of each image by the written rule, (B,), and among how many maps it chooses.
+
+    λ1 is NaN if ten halvings do not suffice.
+    """
     grid = 10 ** torch.arange(-5.0, 5).double()[:, None].expand(-1, len(loss.gradient))
     results = method(loss, lambda1=grid)
-    halves = grid[results.sparsity.eq(1).int().argmax(0), 0] / torch.tensor([[2.0], [4], [8]])
+    halves = grid[results.sparsity.eq(1).int().argmax(0), 0] / 2.0 ** torch.arange(1, 11)[:, None]
     sparsity = torch.cat([results.sparsity, method(loss, lambda1=halves).sparsity])
-    sparse = ((sparsity >= 0.75) & (sparsity < 1)).split([10, 3])
-    best = grid[results.loss_change.where(sparse[0], -torch.inf).argmax(0), 0]
-    halved = halves.where(sparse[1], 0).amax(0)
-    return best.where(sparse[0].any(0), halved / (halved > 0))
+    sparse, halved = ((sparsity >= 0.75) & (sparsity < 1)).split(10)
+    best = grid[results.loss_change.where(sparse, -torch.inf).argmax(0), 0]
+    first = halves.where(halved, 0).amax(0)
+    return best.where(sparse.any(0), first / (first > 0)), sparse.sum(0)
 
 
 def best_group_miss_rate(k: int) -> Tensor:
@@ -291,19 +320,25 @@ def make_classes(n: int, rest: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def check_many_classes() -> Checks:
-    """Check A, H and g where all classes but one have the same small probability."""
-    errors = []
+    """Check A, H, g and maps where all classes but one have the same small probability."""
+    errors, others = [], []
     for n in (3, 10, 100, 1000):
         v, _, a = make_classes(n, 1e-6 / n)
         a, printed = a / (1e-6 / n), torch.tensor([0.0, *[1.0] * (n - 2), n])
         errors += [(torch.linalg.eigvalsh(a) - printed).abs().max() / n, (a @ v / n - v).norm()]
-    yield "eigenvectors", max(errors)
-    table = torch.tensor([even_errors(n) for n in (4, 16, 64)])
+        others += [(a - torch.eye(n)).diff(dim=1)[:, 1:].abs().max(), a.sum(1).abs().max() / n]
+    yield from (("eigenvectors", max(errors)), ("other_eigenvectors", max(others)))
+    table = torch.tensor([even_errors(n) for n in (4, 16, 64, 256, 1000)])
     names = "gradient", "by_vector", "by_gradient", "rank_one", "parallel", "same_maps"
-    yield from zip(names, (table[:, 0].max(), *table[-1, 1:]), strict=True)
-    ratios = (table[1:] / table[:-1]).amax(0)
-    yield from (("products", ratios[1:3].max()), ("more_classes", ratios[3]))
+    yield from zip(names, (table[:, 0].max(), *table[2, 1:]), strict=True)
+    ratios = table[1:] / table[:-1]
+    yield from (("products", ratios[:2, 1:3].max()), ("more_classes", ratios[:2, 3].max()))
     yield "central", 1 - even_errors(64, central=True)[3]
+    rest, cosine, distance = table[-1, 3:]
+    yield from (("first_and_second", distance), ("leading", cosine))
+    yield from (("largest", rest / (1 - rest)), ("larger", ratios[:, 3].max()))
+    surer = torch.tensor([*(even_errors(1000, top)[5] for top in (0.9, 0.99)), distance])
+    yield "closer", torch.cat([ratios[:, 5], surer[1:] / surer[:-1]]).max()
 
 
 def even_errors(n: int, top: float = 0.999, *, central: bool = False) -> list[Tensor]:
@@ -311,7 +346,7 @@ def even_errors(n: int, top: float = 0.999, *, central: bool = False) -> list[Te
 
     With `central` the weights of the likeliest class are the mean of the others'.
     """
-    model, images = make_network(32, 1024, n)
+    model, images = make_network((1, 32, 32), 1024, n)
     if central:
         model[-1].weight[0] = model[-1].weight[1:].mean(0)
     rest = (1 - top) / (n - 1)

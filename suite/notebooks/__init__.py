@@ -246,14 +246,10 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    from suite.notebooks.kernels import Kernels
-
-    # Forking a large process is safe on Linux alone.
     options: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False}
     # Papermill interrupts a kernel at its end, which the kernel would log as an error.
     options |= {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
     options |= {"shutdown_kernel": "immediate"}
-    options |= {"kernel_manager_class": Kernels} if sys.platform == "linux" else {}
     # It warns about parameters outside the cell, which `checks` has checked.
     logging.getLogger("papermill").setLevel(logging.ERROR)
     for attempt in range(1, START_ATTEMPTS + 1):

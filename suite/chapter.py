@@ -83,8 +83,7 @@ class Chapter:
         provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
         provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         records = self.store.read_all(dict.fromkeys(keys)).values()
-        known = load_results(self.name, self.profile) if not provenance["here"] else None
-        fresh = judge_run(self.name, self.profile, rows, arrays, provenance, records, known=known)
+        fresh = judge_run(self.name, self.profile, rows, arrays, provenance, records)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
         start = BESIDE.index(self.profile) + 1 if self.profile in BESIDE else 0

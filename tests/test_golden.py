@@ -134,7 +134,7 @@ def test_trainings_have_the_losses_that_they_had(number, golden):
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: f"{file.parent.name}-{file.name}")
 def test_kept_results_are_judged_as_they_were(file):
     chapter, kept = file.name.partition(".")[0], pd.read_csv(file)
-    now = load_results(chapter, file.parent.name, anew=True).verdicts
+    now = load_results(chapter, file.parent.name).verdicts
     on = ["claim", "data", "network"]
     both = kept.merge(now, on=on, suffixes=("_kept", ""), validate="one_to_one")
     assert len(both) == len(kept) == len(now)

@@ -103,7 +103,7 @@ def judge_kept(readme: Path) -> list[Path]:
     """
     files = []
     for path in Kept().archives:
-        results = load_results(path.stem, path.parent.name, anew=True)
+        results = load_results(path.stem, path.parent.name)
         files.append(save_tables(path.stem, path.parent.name, results, KEPT_RESULTS))
     table = headline_table(headline_rows(all_verdicts(kept_only=True)))
     pattern = r"(?s)(?<=<!-- headlines:start -->\n).*(?=<!-- headlines:end -->)"

@@ -1,6 +1,5 @@
 """Results of a chapter at a profile: a table, verdicts, provenance, and a few maps."""
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from suite.errors import UsageError, expected
 from suite.evidence.claims import COLUMNS, judge, load_claims, load_settings
 from suite.evidence.scale import Trainings, trainings_of
-from suite.paths import NOTEBOOKS, check_run_name, executed_folder
-from suite.store import Record, archive_path, checksum, pack_arrays, read_archive, replace_file
+from suite.paths import check_run_name, executed_folder
+from suite.store import Record, archive_path, pack_arrays, read_archive, replace_file
 
 Arrays = Mapping[str, NDArray[Any]]
 ARRAYS = ".safetensors"  # suffix of the file of a run's arrays
@@ -47,8 +46,6 @@ def judge_run(
     arrays: Arrays,
     provenance: Mapping[str, Any],
     records: Iterable[Record] = (),
-    *,
-    known: Results | None = None,
 ) -> Results:
     """Return results with the verdicts on the claims of a chapter.
 
@@ -56,19 +53,10 @@ def judge_run(
         chapter, profile: of the run.
         rows, arrays, provenance: of the results.
         records: of their units, for the scale of each verdict.
-        known: earlier results, whose verdicts are taken if the rows are equal in shared columns.
     """
     rows, trainings = rows.assign(profile=profile), trainings_of(records)
-    shared = [] if known is None else [name for name in known.frame if name in rows]
-    if known is not None and _as_text(rows[shared]) == _as_text(known.frame[shared]):
-        verdicts = known.verdicts
-    else:
-        verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)
+    verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)
     return Results(rows, verdicts.assign(profile=profile), arrays, provenance, trainings)
-
-
-def _as_text(rows: pd.DataFrame) -> str:
-    return rows.to_csv(index=False, float_format="%.9g")
 
 
 def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
@@ -77,8 +65,8 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     Args:
         chapter, profile: of the run.
         results: of the run.
-        folder: of kept results: their archive has the rows and arrays, their provenance gets the
-            checksum of the claims; default: `results` in the folder of executed chapters.
+        folder: of kept results, whose archive has the rest: only verdicts are written; default:
+            `results` in the folder of executed chapters.
 
     Returns:
         The CSV file of the verdicts.
@@ -90,10 +78,9 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     files = {".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g")}
     if folder is None:
         files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
+        text = json.dumps(dict(results.provenance), indent=1, sort_keys=True)
+        files[".provenance.json"] = text + "\n"
         replace_file(stem.with_suffix(ARRAYS), pack_arrays(results.arrays)["arrays.safetensors"])
-    provenance = dict(results.provenance)
-    provenance |= {"judged": _claims_checksum(chapter, provenance)} if folder else {}
-    files[".provenance.json"] = json.dumps(provenance, indent=1, sort_keys=True) + "\n"
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())
     return stem.with_suffix(".verdicts.csv")
@@ -117,18 +104,14 @@ def read_verdicts(file: Path) -> pd.DataFrame:
     return verdicts.fillna(dict.fromkeys(TEXTS, ""))
 
 
-def load_results(
-    chapter: str, profile: str, folder: Path | None = None, *, anew: bool = False
-) -> Results:
-    """Read kept results; missing or damaged ones are empty.
+def load_results(chapter: str, profile: str, folder: Path | None = None) -> Results:
+    """Read kept results, and judge them; missing or damaged ones are empty.
 
-    Their verdicts are read if they belong to these results and the present claims, and are judged
-    anew otherwise. A message on the terminal names a damaged file.
+    A message on the terminal names a damaged file.
 
     Args:
         chapter, profile: of the run.
         folder: of the kept results; default: the folder of the project.
-        anew: judge in any case.
     """
     path = archive_path(chapter, profile, folder)
     try:
@@ -137,18 +120,5 @@ def load_results(
         if path.exists():
             print(f"{error}: ignored, its results are not shown")
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
-    provenance, records = archive.provenance, archive.records.values()
-    file = path.with_suffix(".verdicts.csv")
-    judged = provenance.get("judged") == _claims_checksum(chapter, provenance)
-    if judged and not anew and file.exists():
-        with contextlib.suppress(UsageError):
-            rows, verdicts = archive.rows.assign(profile=profile), read_verdicts(file)
-            return Results(rows, verdicts, archive.arrays, provenance, trainings_of(records))
-    return judge_run(chapter, profile, archive.rows, archive.arrays, provenance, records)
-
-
-def _claims_checksum(chapter: str, provenance: Mapping[str, Any]) -> str:
-    """Return the checksum of an archive, its claims and the published numbers."""
-    files = [NOTEBOOKS / part / f"{chapter}.yml" for part in ("claims", "published")]
-    texts = [file.read_bytes() for file in files if file.exists()]
-    return checksum(b"".join([str(provenance.get("sha256")).encode(), *texts]))
+    records = archive.records.values()
+    return judge_run(chapter, profile, archive.rows, archive.arrays, archive.provenance, records)

@@ -75,7 +75,7 @@ def keep(
     store.write_archive(path, store.Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
         print(f"{store.name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
-    results = load_results(chapter, profile, path.parents[1], anew=True)
+    results = load_results(chapter, profile, path.parents[1])
     save_tables(chapter, profile, results, path.parents[1])
     return path
 

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.book import pages
-from suite.evidence import agreement
+from suite.book import agreement, pages
 from suite.store import Archive, Record, Store, archive_path, write_archive
 
 ABOUT = {"seconds": 1.0, "device": "a CPU", "threads": 1, "commit": "abc"}
@@ -57,7 +56,7 @@ def test_classes_of_agreement(frame):
     assert frame["spread"].tolist() == pytest.approx([np.std([1, 2, 3, 4], ddof=1)] * 4)
     assert frame["difference"].tolist() == pytest.approx([0.0, 1e-6, 0.5, 5.0])
     assert frame["of"][1] == "mlp, mnist5k, cure 0.5, seed 1"
-    assert list(agreement.counts(frame).values()) == [1, 1, 1, 0, 1]
+    assert agreement.count(frame) == [1, 1, 1, 0, 1]
 
 
 def test_spread_is_of_seeds(store):
@@ -89,15 +88,6 @@ def test_largest_differences(frame):
     assert agreement.largest(frame, 1)["here"].tolist() == [9.0]
 
 
-def test_changed_verdicts():
-    same = {"data": "d", "network": "n"}
-    kept = pd.DataFrame({"claim": ["a", "b"], "verdict": ["holds", "not run"]}).assign(**same)
-    assert agreement.changed_verdicts(kept, kept).empty
-    changed = agreement.changed_verdicts(kept, kept.assign(verdict="open"))
-    assert changed["verdict_kept"].tolist() == ["holds", "not run"]
-    assert set(changed["verdict_here"]) == {"open"}
-
-
 @pytest.fixture
 def executed(tmp_path, monkeypatch, kept):
     """An executed chapter with its own units, and kept results."""
@@ -115,12 +105,16 @@ def executed(tmp_path, monkeypatch, kept):
     return tmp_path
 
 
+def write_page(folder):
+    return pages._page("agreement", **agreement.contents(folder, pages.chapter_name))
+
+
 def test_page(executed):
-    page = pages.agreement_page(executed)
+    page = write_page(executed)
     assert "`make rerun` computes the profile `laptop` on this machine" in page
     assert "agreement.png" not in page
     fill(Store(), *COMPUTED)
-    page = pages.agreement_page(executed)
+    page = write_page(executed)
     assert "**3 of 4 values agree with the kept ones (75.0%), and one verdict differs**" in page
     assert "| Gradient regularisation | 4 | 1 | 1 | 1 | 0 | 1 | 1 |" in page
     assert "| Gradient regularisation | lipschitz falls | MNIST (5,000), MLP | holds |" in page

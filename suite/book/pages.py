@@ -39,7 +39,7 @@ def write_pages(folder: Path) -> None:
         "evidence.md": evidence_page(verdicts),
         "status.md": status_page(),
         "benchmarks.md": _page("benchmarks", **benchmarks.contents(folder)),
-        "agreement.md": agreement_page(folder),
+        "agreement.md": _page("agreement", **agreement.contents(folder, chapter_name)),
     }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -52,11 +52,6 @@ def values(verdicts: pd.DataFrame) -> dict[str, Any]:
         for chapter, _, rows in iterate_chapters(verdicts)
         for name, value in values_of(chapter, rows).items()
     }
-
-
-def agreement_page(folder: Path) -> str:
-    """Return the page that compares this machine with the kept results, and draw its picture."""
-    return _page("agreement", **agreement.contents(folder, chapter_name))
 
 
 def iterate_chapters(verdicts: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:

@@ -71,8 +71,7 @@ def picture(*data: bytes, alt: str, caption: str = "", form: str = "png") -> str
 
 
 def _source(data: bytes, form: str = "png") -> str:
-    kind = {"png": "image/png", "svg": "image/svg+xml"}[form]
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return f"data:image/{form.replace('svg', 'svg+xml')};base64,{base64.b64encode(data).decode()}"
 
 
 def slider(frames: Mapping[str, bytes], *, alt: str, label: str, caption: str = "") -> str:

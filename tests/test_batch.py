@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from suite import notebooks
-from suite.cli import batch
+from suite.cli import commands
 from suite.data.sources import read_source
 from suite.errors import DataMissing, UsageError
 from suite.paths import ROOT
@@ -75,23 +75,23 @@ class TestMinutes:
 
         monkeypatch.setattr(execute, "train", until_time_is_up)
         monkeypatch.setenv("REGLIB_JOBS", "1")
-        assert batch.run([*SMALL, "--minutes", "60"]) == batch.TIME_IS_UP
+        assert commands.run_words([*SMALL, "--minutes", "60"]) == commands.TIME_IS_UP
         assert "time is up; what was finished is stored" in capsys.readouterr().err
         units = smoke(panels=PANELS)
         assert 0 < plan(units, Store()).stored < len(units)
-        assert batch.run(SMALL) == 0
+        assert commands.run_words(SMALL) == 0
         assert f"{len(units)} units, {len(units)} stored" in capsys.readouterr().out
         assert len(trained) == 4  # one of three was begun again
 
     def test_dropped_signal_comes_again(self, monkeypatch, capsys):
         def sleep_twice(*_):
-            with contextlib.suppress(batch.TimeIsUp):
+            with contextlib.suppress(commands.TimeIsUp):
                 time.sleep(60)
             time.sleep(60)
 
-        monkeypatch.setattr(batch, "AGAIN", 0.05)
+        monkeypatch.setattr(commands, "AGAIN", 0.05)
         monkeypatch.setattr(notebooks, "resolve_all", sleep_twice)
-        assert batch.run([*SMALL, "--minutes", "0.001"]) == batch.TIME_IS_UP
+        assert commands.run_words([*SMALL, "--minutes", "0.001"]) == commands.TIME_IS_UP
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
@@ -119,7 +119,7 @@ class TestParts:
         panels = [{"data": "mnist5k", "network": "lenet5", "epochs": 2, "n_train": 200}]
         panels[0] |= {"paired_alphas": [1e2, 1e6], "repetitions": 3}
         options = ["--profile", "gpu", "-p", "panels", repr(panels), "--dry-run"]
-        assert batch.run(["compute", CHAPTER, *options]) == 0
+        assert commands.run_words(["compute", CHAPTER, *options]) == 0
         # Six trainings of two epochs of two steps, all of one kind.
         text = "trainings: 6, about 12 min by steps measured on this CPU (the profile is meant for"
         assert text in capsys.readouterr().out
@@ -130,11 +130,14 @@ class TestParts:
         job = page.partition("#!/bin/bash\n")[2].partition("```")[0]
         assert "--array=1-8" in job
         words = job.splitlines()[-1].replace("$SLURM_ARRAY_TASK_ID 8", "3 8").split()
-        assert (words[:3], batch.run([*words[3:], "--dry-run"])) == (["python", "-m", "suite"], 0)
+        assert (words[:3], commands.run_words([*words[3:], "--dry-run"])) == (
+            ["python", "-m", "suite"],
+            0,
+        )
         assert "top_gap, run paper: " in capsys.readouterr().out
 
     def test_dry_run_of_a_part(self, capsys):
-        assert batch.run([*SMALL, "--part", "2", "3", "--dry-run"]) == 0
+        assert commands.run_words([*SMALL, "--part", "2", "3", "--dry-run"]) == 0
         units, out = smoke(panels=PANELS), capsys.readouterr().out
         assert f"{CHAPTER}, run smoke+panels=" in out
         assert f": {len(part_of(units, 2, 3))} units, 0 stored" in out
@@ -160,10 +163,10 @@ class TestRefused:
     @pytest.mark.parametrize(("words", "message"), CANNOT)
     def test_bad_values(self, words, message):
         with pytest.raises(UsageError, match=re.escape(message)):
-            batch.run([*ASKED, *words])
+            commands.run_words([*ASKED, *words])
 
     @pytest.mark.parametrize(("words", "message"), NO_COMMAND)
     def test_bad_commands(self, words, message, capsys):
         with pytest.raises(SystemExit, match=r"^2$"):
-            batch.run(["compute", *words])
+            commands.run_words(["compute", *words])
         assert message in capsys.readouterr().err

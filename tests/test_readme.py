@@ -5,12 +5,11 @@ import json
 import re
 import shlex
 
-import click
 import pytest
 
 from suite import cli
 from suite.book.pages import headline_rows, headline_table
-from suite.cli import batch, commands
+from suite.cli import commands
 from suite.notebooks import chapters, parameters, profiles
 from suite.paths import KEPT_RESULTS, ROOT
 
@@ -39,18 +38,12 @@ def test_has_commands():
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command_parses(line):
-    if line.startswith("compute"):  # by a parser of its own, which is only asked what it would do
-        assert batch.run([*shlex.split(line), "--dry-run"]) == 0
-        return
-    words = shlex.split(line)
-    name, command, rest = commands.app.resolve_command(click.Context(commands.app), words)
-    values = command.make_context(name, list(rest)).params
-    if name == "run":
-        assert set(values["chapters"] or []) <= set(chapters())
-        for chapter in values["chapters"] or chapters():
-            assert values["profile"] in profiles(chapter)
-            for parameter, _ in values["parameter"]:
-                assert parameter in parameters(chapter)
+    args = commands.parse(shlex.split(line))
+    if args.command in (commands.run, commands.compute_units):
+        assert {*args.chapters} <= set(chapters())
+        for chapter in args.chapters or chapters():
+            assert args.profile in profiles(chapter)
+            assert {name for name, _ in args.parameter} <= parameters(chapter).keys()
 
 
 def test_quick_and_wrong_commands(monkeypatch, capsys):

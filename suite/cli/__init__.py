@@ -1,9 +1,10 @@
-"""The command `python -m suite`. `compute` needs `batch` only, without packages for pages."""
+"""The command `python -m suite`."""
 
 import io
 import sys
 import traceback
 
+from suite.cli import commands
 from suite.errors import RunFailed, UsageError
 
 
@@ -14,11 +15,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     words, debug = [word for word in sys.argv[1:] if word != "--debug"], "--debug" in sys.argv
     try:
-        if words[:1] == ["compute"]:
-            from suite.cli.batch import run
-        else:
-            from suite.cli.commands import run_words as run
-        sys.exit(run(words))
+        sys.exit(commands.run_words(words))
     except KeyboardInterrupt:
         print("interrupted; what was finished is stored, run again to go on", file=sys.stderr)
         sys.exit(130)

@@ -17,7 +17,7 @@ from suite.evidence.report import accuracies, all_verdicts, headlines, origin, s
 from suite.evidence.results import Results, judge_run, load_results, save_tables
 from suite.evidence.tables import best_rows, select
 from suite.runs import Layers, Store, compute, kept_layer
-from suite.runs.provenance import provenance_of
+from suite.runs.keep import provenance_of
 
 # Profiles, the smallest first: a run is shown with the kept results of larger profiles.
 BESIDE = ("desktop", "workstation", "gpu", "paper")
@@ -80,9 +80,9 @@ class Chapter:
         self.computed = compute(plan.units(), store=self.local, kept=self.kept)
         rows, arrays = plan.collect(paper, self.parameters, self.computed, self.store)
         keys = self.computed["key"]
-        provenance = provenance_of(self.name, self.profile, self.store, keys, self.parameters)
-        provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         records = self.store.read_all(dict.fromkeys(keys)).values()
+        provenance = provenance_of(self.name, self.parameters, records)
+        provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
         fresh = judge_run(self.name, self.profile, rows, arrays, provenance, records)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)

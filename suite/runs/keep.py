@@ -12,9 +12,9 @@ from suite.papers.design import Plan, select_tensors
 from suite.runs.code import changes, git
 from suite.runs.compute import table
 from suite.runs.execute import fingerprints_of, keys_of
-from suite.runs.provenance import provenance_of
 
 MOST_BYTES = 2_000_000
+SURROUNDINGS = ("device", "threads", "python", "torch", "reglib", "commit")
 
 
 def keep(
@@ -70,7 +70,7 @@ def keep(
         for key, named in layers.tensors_read.items()
         for name, tensor in select_tensors(paper, parameters, by_key[key], named).items()
     }
-    provenance = provenance_of(chapter, profile, layers, keys, parameters)
+    provenance = provenance_of(chapter, parameters, records.values())
     provenance["fingerprints"] = fingerprints_of(units, kept.fingerprints)
     store.write_archive(path, store.Archive(records, tensors, rows, arrays, provenance))
     if (size := path.stat().st_size) > MOST_BYTES:
@@ -78,6 +78,32 @@ def keep(
     results = load_results(chapter, profile, path.parents[1])
     save_tables(chapter, profile, results, path.parents[1])
     return path
+
+
+def provenance_of(
+    chapter: str, parameters: Mapping[str, Any], records: Collection[store.Record]
+) -> dict[str, Any]:
+    """Summarise the provenance of a run.
+
+    Args:
+        chapter, parameters: of the run.
+        records: of its units, each once.
+
+    Returns:
+        The number of units, total seconds, the times at which the first and the last ended, peak
+        memory, and all devices, versions and commits.
+    """
+    ended = sorted(record.provenance["ended"] for record in records)
+    return {
+        "chapter": chapter,
+        "profile": parameters["profile"],
+        "parameters": dict(parameters),
+        "units": len(records),
+        "seconds": round(sum(record.provenance["seconds"] for record in records), 1),
+        "ended": {"first": ended[0], "last": ended[-1]} if ended else {},
+        "peak_bytes": max((record.provenance["peak_bytes"] for record in records), default=0),
+        **{name: sorted({record.provenance[name] for record in records}) for name in SURROUNDINGS},
+    }
 
 
 def _check_commits(commits: Collection[str]) -> None:

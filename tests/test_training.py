@@ -1,5 +1,6 @@
 """Training of a network: reproducible, resumable, with penalties, augmentation and schedules."""
 
+import copy
 import functools
 import itertools
 import math
@@ -62,7 +63,7 @@ def run_and_record(unit):
     states = []
 
     def record(state):
-        states.append({name: value.clone() for name, value in state().items()})
+        states.append(copy.deepcopy(state()))
 
     return run(unit, on_epoch=record), states
 
@@ -101,14 +102,12 @@ UNKNOWN = [
     (penalty("cure", radios=2), r"'radios': did you mean 'radius'\? Known: every, radius"),
     (penalty("adversarial", epsilon=0.1), "missing a required argument: 'step_size'"),
 ]
-QUICK = {"double_backward": "quick"}
 REFUSED = [
     ({"crop_padding": 28}, {}, "crop_padding: expected 0 to 27 pixels"),
     ({"data": "resized:mnist5k:27", "swap_halves": True}, {}, "images of an even height, got 27"),
     ({"group_dro": 0.1}, {}, "data set 'mnist5k': expected groups of images"),
     ({"balance_groups": True}, {}, "data set 'mnist5k': expected groups of images"),
     ({}, {"resume": {"weights": torch.zeros(1)}}, "resume: expected the state that on_epoch gave"),
-    ({}, QUICK, "double_backward: expected fast, stock or captured, got 'quick'"),
 ]
 
 
@@ -166,7 +165,7 @@ class TestResume:
         expected, states = run_and_record(unit)
         assert len(states) == 3
         for epochs, state in enumerate(states, start=1):
-            assert state["losses"].tolist() == expected.losses[:epochs]
+            assert state["losses"] == expected.losses[:epochs]
             torch.manual_seed(epochs)
             resumed = run(unit, resume=state)
             assert have_same_bits(resumed.network, expected.network)
@@ -292,13 +291,6 @@ class TestPenalty:
 
 
 class TestTrain:
-    def test_lowers_the_loss(self):
-        result = run(UNIT)
-        assert len(result.losses) == 3
-        assert result.losses[2] < result.losses[0]
-        assert not result.diverged
-        assert not any(module.training for module in result.network.modules())
-
     def test_first_loss_includes_the_penalty(self):
         unit = with_strength(0.5, epochs=1, batch_size=96)
         expected = compute_loss(initial_network(unit, load_data("mnist5k")), 96, 0.5)
@@ -439,7 +431,7 @@ class TestSchedule:
     def test_cosine_ends_near_zero(self):
         changes = {"epochs": 4, "batch_size": 4, "n_train": 40, "penalties": {}}
         states = run_and_record(replace(AS_IN_THE_PAPER, **changes))[1]
-        weights = [state["network.0.weight"] for state in states]
+        weights = [state["network"]["0.weight"] for state in states]
         moves = [float((b - a).norm()) for a, b in itertools.pairwise(weights)]
         assert moves[2] < 0.5 * moves[0]
 
@@ -447,7 +439,7 @@ class TestSchedule:
         _, states = run_and_record(AS_IN_THE_PAPER)
         shorter = run(replace(AS_IN_THE_PAPER, epochs=2))
         for name, weight in shorter.network.state_dict().items():
-            assert torch.equal(weight, states[1][f"network.{name}"])
+            assert torch.equal(weight, states[1]["network"][name])
 
     def test_label_smoothing(self):
         unit = replace(UNIT, penalties={}, epochs=1, batch_size=96, label_smoothing=0.3)

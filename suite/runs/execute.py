@@ -24,11 +24,9 @@ from suite.networks import load_pretrained
 from suite.papers.measure import measure
 from suite.runs.code import Sources, commit
 from suite.store import Record, Store
-from suite.training import checkpoints
-from suite.training.checkpoints import State
 from suite.training.evaluated import EvaluatedModel
 from suite.training.folds import data_of
-from suite.training.loop import DEFAULT, initial_network, memory_format, train
+from suite.training.loop import DEFAULT, State, initial_network, memory_format, train
 from suite.units import Measurement, Pretrained, Training, Unit, data_names, key, training_of
 
 Failure = tuple[str, str, str]  # the unit, the message and the traceback
@@ -210,9 +208,8 @@ def _train(unit: Training, name: str, work: _Work) -> None:
     def save(state: Callable[[], State]) -> None:
         nonlocal last
         if shorter:
-            losses = state()["losses"].tolist()
+            losses, weights = state()["losses"], state()["network"]
             if len(losses) in shorter:
-                weights = checkpoints.weights_of(state())
                 finite = all(bool(value.isfinite().all()) for value in weights.values())
                 store_network(shorter[len(losses)], losses, weights, not finite)
         if time.perf_counter() - last >= job.checkpoint_seconds:

@@ -6,6 +6,7 @@ temporary name and renamed; the JSON file comes last, and holds the checksums of
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from suite.errors import RunFailed, UsageError
@@ -27,6 +29,7 @@ TEMPORARY = ".writing-"
 MOMENT = 0.1  # seconds, much longer than the time between writing the two files of a record
 DAY = 86400.0
 DAMAGED = "does not agree with its checksum"
+FORMAT = b"torch"  # of checkpoints, in their checksum: those of another format count as damaged
 
 
 @dataclass(frozen=True)
@@ -107,27 +110,29 @@ class Store(Reader):
         """
         contents = asdict(record)
         if tensors:
-            packed = _pack(tensors)
+            whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+            packed = safetensors.torch.save(whole)
             contents["tensors"] = checksum(packed)
             replace_file(self._path(key, "safetensors"), packed)
         contents["checksum"] = checksum(dump(contents))
         replace_file(self._path(key, "json"), dump(contents))
 
-    def read_checkpoint(self, key: str) -> dict[str, Tensor] | None:
+    def read_checkpoint(self, key: str) -> dict[str, Any] | None:
         """Return the last checkpoint of an unfinished training, or None."""
         path = self._path(key, "checkpoint")
         if (contents := _contents(path)) is None:
             return None
-        packed = contents[64:]
-        if contents[:64] == checksum(packed).encode():
-            return safetensors.torch.load(packed)
+        if contents[:64] == checksum(FORMAT + contents[64:]).encode():
+            state = torch.load(io.BytesIO(contents[64:]), map_location="cpu", weights_only=True)
+            return dict(state)
         self._set_aside(path, DAMAGED)
         return None
 
-    def write_checkpoint(self, key: str, state: Mapping[str, Tensor]) -> None:
+    def write_checkpoint(self, key: str, state: Mapping[str, Any]) -> None:
         """Store the state of an unfinished training."""
-        packed = _pack(state)
-        replace_file(self._path(key, "checkpoint"), checksum(packed).encode() + packed)
+        torch.save(state, file := io.BytesIO())
+        digest = checksum(FORMAT + file.getvalue()).encode()
+        replace_file(self._path(key, "checkpoint"), digest + file.getvalue())
 
     def drop_checkpoint(self, key: str) -> None:
         """Remove the checkpoint of a finished training."""
@@ -233,10 +238,6 @@ def _contents(path: Path) -> bytes | None:
         return None
     except OSError:
         return b""
-
-
-def _pack(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
 
 
 def checksum(contents: bytes) -> str:

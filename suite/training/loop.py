@@ -17,8 +17,7 @@ from reglib.regularizers import balancing_weights, group_dro
 from suite.data import ImageData, to_float
 from suite.errors import check_name, expected
 from suite.networks import NETWORKS, build_network
-from suite.training import augmentation, checkpoints, optimizers, penalties
-from suite.training.checkpoints import State
+from suite.training import augmentation, optimizers, penalties
 from suite.training.penalties import PenaltyInputs, Term
 from suite.units import Training
 
@@ -29,6 +28,7 @@ RESIDENT_BYTES = 2**32
 # Stock autograd captured in a CUDA graph is not measured.
 DEFAULT = {"cpu": "fast", "cuda": "stock"}
 WAYS = ("fast", "stock", "captured")
+State = dict[str, Any]  # of a training: tensors of `network` and `optimizer`, losses, group weights
 
 
 class Trained(NamedTuple):
@@ -71,13 +71,9 @@ def train(
         The network and its losses.
 
     Raises:
-        UsageError: an unknown name, an unknown way of double backpropagation, or data without the
-            groups that the unit asks for.
+        UsageError: an unknown name, or data without the groups that the unit asks for.
     """
-    way = double_backward or DEFAULT[device.type]
-    if way not in WAYS:
-        raise expected("double_backward", "fast, stock or captured", repr(way))
-    fit = _Fit(unit, data, device, way, resume)
+    fit = _Fit(unit, data, device, double_backward or DEFAULT[device.type], resume)
     with torch.random.fork_rng(), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         while len(fit.losses) < unit.epochs:
             fit.losses.append(fit.epoch())
@@ -152,7 +148,7 @@ class _Fit:
         self.steps: dict[Any, Callable[..., Tensor]] = {}
         self.losses: list[float] = []
         if resume is not None:
-            self.losses = checkpoints.restore(resume, network, self.optimizer)
+            self._restore(resume)
         self.terms = penalties.terms(unit.penalties)
         images = data.train.images[: unit.n_train]
         self.images = images.to(device) if images.nbytes <= RESIDENT_BYTES else images
@@ -185,9 +181,28 @@ class _Fit:
                 raise expected("resume", "the state of a training with groups", "another")
             self.weights.copy_(resume["group_weights"])
 
+    def _restore(self, state: State) -> None:
+        """Put network, optimizer and losses into a state.
+
+        Raises:
+            UsageError: not a state of a training.
+        """
+        if not {"network", "optimizer", "losses"} <= state.keys():
+            raise expected("resume", "the state that on_epoch gave", "something else")
+        self.losses = [*state["losses"]]
+        self.network.load_state_dict(state["network"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        # Layouts may differ; fused optimizers pair a weight with its moments by memory offset.
+        for parameter, moments in self.optimizer.state.items():
+            for name, value in moments.items():
+                if value.shape == parameter.shape:
+                    moments[name] = torch.empty_like(parameter).copy_(value)
+
     def state(self) -> State:
         """Return the state from which the training can resume."""
-        state = checkpoints.state_of(self.network, self.optimizer, self.losses)
+        state: State = {"network": self.network.state_dict(), "losses": self.losses}
+        state["optimizer"] = self.optimizer.state_dict()["state"]
         return state | {"group_weights": self.weights} if len(self.weights) else state
 
     def epoch(self) -> float:

@@ -8,7 +8,7 @@ from suite import metrics
 from suite.errors import UsageError
 from suite.metrics import ablation_curve, deletion_curve, insertion_curve, pixel_perturbation
 from suite.networks import build_network
-from tests.small_batches import LABELS, Recorder, left_alone, linear_network, random_images
+from tests.small_batches import LABELS, left_alone, linear_network, random_images
 
 
 def gains(model, images, baseline):
@@ -51,15 +51,6 @@ class TestInsertionCurve:
         flat = insertion_curve(torch.zeros(3, 1, 30, 30), model, images, LABELS, n_steps=90)
         falling = -torch.arange(900.0).view(1, 1, 30, 30).expand(3, -1, -1, -1)
         assert torch.equal(flat, insertion_curve(falling, model, images, LABELS, n_steps=90))
-
-    def test_chunks_change_the_batches_only(self, monkeypatch):
-        model, images = Recorder(linear_network(16)), random_images(3, 1, 4, 4)
-        expected = insertion_curve(images, linear_network(16), images, LABELS, n_steps=5)
-        monkeypatch.setattr(metrics.chunks, "CHUNK_BYTES", 4 * 16 * 8)
-        small = insertion_curve(images, model, images, LABELS, n_steps=5)
-        assert model.batches == [4, 4, 4, 4, 2]
-        assert model.largest_bytes <= 4 * 16 * 8
-        torch.testing.assert_close(small, expected, rtol=1e-12, atol=0)
 
     def test_changes_nothing_and_builds_no_graph(self):
         model, images = linear_network(16), random_images(3, 1, 4, 4)

@@ -55,12 +55,6 @@ class TestDeeplift:
         difference = logits_of(network, images) - logits_of(network, torch.zeros_like(images))
         torch.testing.assert_close(maps.sum((1, 2, 3)), difference, rtol=1e-9, atol=1e-9)
 
-    def test_of_a_linear_network(self):
-        linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
-        images, class_index = torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]]), torch.tensor([1])
-        expected = logit_gradient(linear, images, class_index) * images
-        torch.testing.assert_close(saliency.deeplift(linear, images, class_index), expected)
-
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", SALIENCIES)
@@ -113,10 +107,6 @@ class TestSmoothGrad:
 
 
 class TestIntegratedGradients:
-    def test_of_a_cubic(self, images):
-        maps = integrated_gradients(Polynomial(3).eval(), images, 0 * CLASS_INDEX, n_steps=3)
-        torch.testing.assert_close(maps, images**3)
-
     @only_lenet
     def test_path_gradients_are_means(self, network, images):
         points = torch.linspace(0, 1, 1001)[1:] - 1 / 2000
@@ -133,14 +123,6 @@ class TestIntegratedGradients:
         maps = integrated_gradients(model, images, labels, n_steps=2, baselines=baselines)
         weight = model[1].weight.detach()[labels].view(2, 1, 3, 3)
         torch.testing.assert_close(maps, weight * (images - baselines.mean(0)))
-
-    def test_are_complete_over_baselines(self):
-        model = build_network("lenet5", (1, 16, 16), 3, options={}, seed=0).double().eval()
-        images, baselines = random_images(2, 1, 16, 16), random_images(3, 1, 16, 16, seed=1)
-        labels = torch.tensor([1, 2])
-        maps = integrated_gradients(model, images, labels, n_steps=100, baselines=baselines)
-        target, start = model(images)[range(2), labels], model(baselines)[:, labels].mean(0)
-        torch.testing.assert_close(maps.sum((1, 2, 3)), target - start, rtol=0.01, atol=1e-5)
 
     @pytest.mark.parametrize("shape", [(0, 1, 3, 3), (2, 1, 3, 4)])
     def test_refuses_baselines_of_another_shape(self, shape):
@@ -169,11 +151,9 @@ def test_sparse_choice_doubles_the_strength(method, images):
 def test_display_clips_at_the_percentile():
     maps, ramp = torch.zeros(3, 2, 10, 10), torch.arange(100.0).view(10, 10)
     maps[0], maps[1, 0, 3, 4] = torch.stack([ramp, -ramp]), -5.0
-    drawn = normalised_for_display(maps, percentile=50)
-    torch.testing.assert_close(drawn[0], (ramp / 49.5).clamp_max(1))
+    drawn = normalised_for_display(maps)
+    torch.testing.assert_close(drawn[0], (ramp / 98.01).clamp_max(1))
     assert (drawn[1, 3, 4], drawn[1].sum(), drawn[2].any()) == (1, 1, False)
-    with pytest.raises(ValueError, match="percentile: expected a number from 0 to 100, got 101"):
-        normalised_for_display(maps, percentile=101)
 
 
 @pytest.mark.parametrize(

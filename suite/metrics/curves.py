@@ -93,14 +93,13 @@ def pixel_perturbation(
     *,
     n_steps: int,
     over: Literal["image", "mean"] = "image",
-    baseline: Tensor | float = 0.0,
 ) -> Tensor:
     r"""Compare the effects on a logit of removing the most and the least salient pixels.
 
     .. math:: \frac{|f_c(x) - f_c(x_{-k}^{top})|}{|f_c(x)|} -
        \frac{|f_c(x) - f_c(x_{-k}^{bottom})|}{|f_c(x)|}, \qquad k = 0, \dots, K
 
-    where :math:`k / K` of the pixels are replaced by the baseline. A logit near zero makes the
+    where :math:`k / K` of the pixels are replaced by zeros. A logit near zero makes the
     value of its image arbitrarily large; `over="mean"` divides by the mean of :math:`|f_c|` over
     all images.
 
@@ -110,7 +109,7 @@ def pixel_perturbation(
         model: network in evaluation mode.
         images: (B, C, H, W).
         class_index: the class `c` of each image, (B,).
-        n_steps, baseline: see `insertion_curve`.
+        n_steps: see `insertion_curve`.
         over: "image" or "mean".
 
     Returns:
@@ -127,7 +126,7 @@ def pixel_perturbation(
     if (sizes < 0).any():
         raise expected("sizes", "saliency without sign", "negative values; take maps.abs()")
     check_name("over", over, ("image", "mean"))
-    options: dict[str, Any] = {"n_steps": n_steps, "baseline": baseline, "score": "logit"}
+    options: dict[str, Any] = {"n_steps": n_steps, "score": "logit"}
     inputs = model, images, class_index
     top, bottom = (deletion_curve(ranking, *inputs, **options) for ranking in (sizes, -sizes))
     logits = top[:, :1]

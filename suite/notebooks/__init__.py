@@ -20,7 +20,6 @@ from suite.paths import NOTEBOOKS, ROOT, check_run_name, executed_folder, read_y
 
 PROFILES = ("smoke", "laptop", "desktop", "workstation", "gpu", "paper")
 BASE = "desktop"  # the profile of the unchanged notebook, and the default of other profiles
-START_ATTEMPTS = 3
 Values = Mapping[str, Any]
 Entries = Mapping[str, Parameter]
 
@@ -246,26 +245,23 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    options: dict[str, Any] = {"kernel_name": "python3", "progress_bar": False}
+    # A kernel may take minutes to start on a busy machine.
+    options: dict[str, Any] = {"kernel_name": "python3", "start_timeout": 300}
     # Papermill interrupts a kernel at its end, which the kernel would log as an error.
     options |= {"extra_arguments": ["--IPKernelApp.log_level=CRITICAL"]}
-    options |= {"shutdown_kernel": "immediate"}
+    options |= {"shutdown_kernel": "immediate", "progress_bar": False}
     # It warns about parameters outside the cell, which `checks` has checked.
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    for attempt in range(1, START_ATTEMPTS + 1):
-        partial.unlink(missing_ok=True)
-        try:
-            papermill.execute_notebook(notebook, partial, dict(values), stderr_file=log, **options)
-            return
-        except PapermillExecutionError as error:
-            if error.ename in ("UsageError", "DataMissing"):
-                raise UsageError(f"{notebook.stem}: {error.evalue}") from error
-            why = f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: "
-            why += f"{error.evalue}\n\n{textwrap.indent(error.source.strip(), '    ')}"
-            raise RunFailed(why) from error
-        except RuntimeError as error:  # the kernel died; if no cell ran, it could not start
-            if attempt == START_ATTEMPTS or any(_list_executed(partial)):
-                raise RunFailed(f"{notebook.stem}: {error}") from error
+    try:
+        papermill.execute_notebook(notebook, partial, dict(values), stderr_file=log, **options)
+    except PapermillExecutionError as error:
+        if error.ename in ("UsageError", "DataMissing"):
+            raise UsageError(f"{notebook.stem}: {error.evalue}") from error
+        why = f"{notebook.stem} failed in cell {error.exec_count}: {error.ename}: {error.evalue}"
+        why += f"\n\n{textwrap.indent(error.source.strip(), '    ')}"
+        raise RunFailed(why) from error
+    except RuntimeError as error:  # the kernel died
+        raise RunFailed(f"{notebook.stem}: {error}") from error
 
 
 def _list_executed(partial: Path) -> list[bool]:

@@ -1,9 +1,7 @@
 import json
 import math
-import os
 import re
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,7 +12,7 @@ from suite.errors import DataMissing, RunFailed, UsageError
 from suite.papers import measure
 from suite.runs import Store, compute
 from suite.runs.execute import Job, load_subject, run_job
-from suite.runs.plan import Plan, _files, plan
+from suite.runs.plan import Plan, plan
 from suite.store import Record
 from suite.training.evaluated import select_test_split
 from suite.training.loop import train
@@ -104,19 +102,6 @@ class TestPlan:
         assert "download=True" in result.missing_data["kmnist"]
         with pytest.raises(UsageError, match="did you mean 'lenet5'"):
             plan([small(data="kmnist", network="lenet")], store)
-
-    def test_only_changed_data_are_read_again(self, store, small, tmp_path, monkeypatch):
-        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-        read = mock.Mock(return_value=mock.Mock(fingerprint="of what was read"))
-        monkeypatch.setattr("suite.runs.plan.load_data", read)
-        images, counts = tmp_path / "images", []
-        for text in ("first", "first", "another"):
-            images.write_text(text)
-            os.utime(images, (1, 1))
-            _files.cache_clear()
-            plan([small()], store)
-            counts.append(read.call_count)
-        assert counts == [1, 1, 2]
 
 
 def test_plan_counts_stored_units(store, here, small):
@@ -278,16 +263,6 @@ class TestStored:
         for units in ([small()], [accuracy_of(small()), two], [accuracy_of(three)], [three]):
             compute(units, store=store, resources=here)
         assert [unit.seed for unit in trained] == [0, 1, 2]
-
-    def test_loaded_network_measures_as_fresh(self, store, here, small, tmp_path):
-        measured = Measurement(training=small(), metric="saliency_maps", settings=SALIENT)
-        compute([small()], store=store, resources=here)
-        loaded = compute([measured], store=store, resources=here)
-        fresh = Store(tmp_path / "fresh")
-        compute([measured], store=fresh, resources=here)
-        key = loaded.key[0]
-        names = [s.folder / key[:2] / f"{key}.safetensors" for s in (store, fresh)]
-        assert names[0].read_bytes() == names[1].read_bytes()
 
     def test_load_subject_gives_the_network(self, store, here, small):
         with pytest.raises(

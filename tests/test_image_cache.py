@@ -15,8 +15,6 @@ from suite import data
 from suite.data import Source, image_cache, load_data
 from suite.data.image_cache import decode_once
 from suite.errors import UsageError
-from suite.training.loop import train
-from suite.units import Training
 
 N, SHAPE = 40, (40, 3, 4, 5)
 
@@ -147,44 +145,22 @@ class TestDecodeOnce:
         assert len(decode.counted) == N
 
 
-@pytest.fixture
-def mapped_and_plain(tmp_path, monkeypatch):
-    """Offer the same small photographs as a map and in memory."""
+def test_fingerprint_comes_with_the_file(tmp_path, monkeypatch):
     monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
-    data.loading._load.cache_clear()
-    random = np.random.default_rng(0)
-    paths = [tmp_path / f"{index}.png" for index in range(12)]
+    random, paths = np.random.default_rng(0), [tmp_path / f"{index}.png" for index in range(12)]
     for path in paths:
         Image.fromarray(random.integers(0, 256, (224, 224, 3), dtype=np.uint8)).save(path)
-    labels = [index % 3 for index in range(12)]
 
     def read(root):
-        split = image_cache.read_photographs(root, paths, labels)
+        split = image_cache.read_photographs(root, paths, [index % 3 for index in range(12)])
         return split, split, "abc"
 
-    def copied(root):
-        split = read(root)[0]
-        return (data.Split(split.images.clone(), split.labels),) * 2 + ("abc",)
+    def fingerprint():
+        data.loading._load.cache_clear()
+        return load_data("mapped").fingerprint
 
     monkeypatch.setitem(data.SOURCES, "mapped", Source(read, ""))
-    monkeypatch.setitem(data.SOURCES, "plain", Source(copied, ""))
-
-
-@pytest.mark.usefixtures("mapped_and_plain")
-class TestMapped:
-    def test_fingerprint_comes_with_the_file(self, tmp_path):
-        first = load_data("mapped")
-        data.loading._load.cache_clear()
-        assert load_data("mapped").fingerprint == first.fingerprint
-        Image.new("RGB", (224, 224)).save(tmp_path / "3.png")
-        data.loading._load.cache_clear()
-        assert load_data("mapped").fingerprint != first.fingerprint
-
-    def test_trains_as_in_memory(self):
-        fields = {"network": "convnet", "network_options": {"width": 2}, "epochs": 2, "seed": 0}
-        fields |= {"batch_size": 4, "learning_rate": 0.01, "n_train": 10}
-        mapped, plain = (
-            train(Training(data=name, **fields), load_data(name), device=torch.device("cpu"))
-            for name in ("mapped", "plain")
-        )
-        assert mapped.losses == plain.losses
+    first = fingerprint()
+    assert fingerprint() == first
+    Image.new("RGB", (224, 224)).save(tmp_path / "3.png")
+    assert fingerprint() != first

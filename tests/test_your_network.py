@@ -2,14 +2,12 @@
 
 import pickle
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-from captum.attr import IntegratedGradients, Saliency
 from PIL import Image
 from torch import nn
 from torchvision import models
@@ -25,8 +23,7 @@ from suite.papers import your_network as paper
 from suite.paths import resolve_paths
 from suite.runs import compute
 from suite.runs.execute import keys_of, load_model
-from suite.runs.plan import plan
-from suite.store import Archive, Kept, pack_arrays, write_archive
+from suite.store import pack_arrays
 from suite.units import Pretrained
 
 SIDE = 28
@@ -299,21 +296,6 @@ class TestMeasures:
         assert measures.class_maps(between, images, labels) is None
         assert measures.class_maps(layers[:3], images, labels) is None
 
-    @pytest.mark.parametrize("name", ["logit_gradient", "integrated_gradients"])
-    def test_maps_are_captums(self, parameters, name):
-        subject = evaluated(parameters)
-        images, labels = subject.test_images(2)
-        images.requires_grad_()
-        attribute = {
-            "logit_gradient": partial(Saliency(subject.network).attribute, abs=False),
-            "integrated_gradients": IntegratedGradients(subject.network).attribute,
-        }[name]
-        maps = attribute(images, target=labels)
-        drawn = measures.drawn_maps(subject, saliency=name, n_images=2)
-        norms = maps.sum(1).flatten(1).norm(dim=1).to(drawn.per_image)
-        assert torch.allclose(drawn.per_image, norms, rtol=1e-4)
-        assert drawn.tensors["maps"].shape == (2, SIDE, SIDE)
-
     def test_curvature_and_overconfidence(self, parameters):
         model = evaluated(parameters, "linear")
         probs = model.network(model.test_images(4)[0]).double().softmax(1)
@@ -368,21 +350,6 @@ class TestPlan:
         assert labels("name", references=other, n_images=21) == {yours}  # there are fewer images
         assert "steady" in labels("dial", size=31)
         assert "faithful_size" not in labels("dial", size=31)  # no square divides 31 pixels
-
-    def test_time_by_kept_units(self, parameters, store, here, tmp_path):
-        seconds = {"entropy": 20.0, "map_centre_to_rim": 30.0}
-        units = [u for u in paper.plan(parameters).units() if u.metric in seconds]
-        compute(units, store=store, resources=here)
-        records = store.read_all(keys_of(units))
-        for record in records.values():
-            record.provenance["seconds"] = seconds[record.unit["metric"]]
-        archive = Archive(records, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
-        write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
-        fewer = paper.plan(parameters | {"n_images": 2}).units()
-        for metrics, is_known in ((seconds, True), ({*seconds, "paths_landscape"}, False)):
-            units = [unit for unit in fewer if unit.metric in metrics]
-            text = str(plan(units, store, Kept(tmp_path / "kept")))
-            assert ("take about 25 s on one core, by kept" in text) == is_known  # half the images
 
 
 def rows_of(values, alike="n images 4"):

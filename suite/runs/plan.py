@@ -1,34 +1,27 @@
 """What a run would do, without doing it."""
 
-import contextlib
-import functools
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from suite.data import load_data
-from suite.errors import DataMissing, RunFailed
+from suite.errors import DataMissing
 from suite.networks import check_weights
-from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, find_other_code
 from suite.runs.compute import check
 from suite.runs.executors import Resources
-from suite.store import Kept, Store, checksum, replace_file
+from suite.store import Kept, Store
 from suite.training.folds import data_of
 from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
 
 Lookups = dict[str, str | DataMissing]  # by name: the fingerprint of a data set, or the error
-MEMORY = "fingerprints.json"
-LONGEST = 2.0  # seconds for which a kind of training is timed on a CPU, or for two steps
+FIRST_STEPS = 10  # of a training, which are not timed
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,6 @@ class Plan:
             those in the kept results only.
         missing_data: how to get each data set that is missing.
         spent: seconds that the stored units took.
-        expected: seconds that the missing units take, see `suite.store.Kept.expected`, or NaN.
         reports: on results of other code, and on how long trainings take, where that was measured.
     """
 
@@ -49,15 +41,12 @@ class Plan:
     kept: int
     missing_data: Mapping[str, str]
     spent: float
-    expected: float = math.nan
     reports: Sequence[str] = ()
 
     def __str__(self) -> str:
         kept = f"{self.kept} kept, " if self.kept else ""
         text = f"{self.total} units, {self.stored} stored ({self.spent:.0f} s spent), {kept}"
         text += f"{self.total - self.stored - self.kept} missing"
-        if math.isfinite(self.expected):
-            text += f", which take about {self.expected:.0f} s on one core, by kept results"
         missing = map("missing data: {}".format, dict.fromkeys(self.missing_data.values()))
         return "\n  ".join([text, *self.reports, *missing])
 
@@ -112,9 +101,6 @@ def plan(
     todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in local}
     needed = {*page_data}.union(*map(_needs, todo.values()))
     missing_data = {name: how for name, how in missing_data.items() if name in needed}
-    seconds = math.nan
-    if kept and not missing_data:
-        seconds = kept.expected([unit.identity for unit in todo.values()])
     if timed and (new := [u for n, u in todo.items() if n in known and isinstance(u, Training)]):
         reports.append(_time_of(new, Resources.from_environment()))
     return Plan(
@@ -123,7 +109,6 @@ def plan(
         kept=len(requested.keys() & (done - local.keys())),
         missing_data=missing_data,
         spent=sum(record.provenance["seconds"] for record in local.values()),
-        expected=seconds,
         reports=tuple(reports),
     )
 
@@ -149,7 +134,7 @@ def _single_step_training(unit: Training) -> Training:
     """Return a training of one step an epoch, as long as a step of `unit`, without learning."""
     penalties = {name: {**settings, "strength": 1e-9} for name, settings in unit.penalties.items()}
     fields: dict[str, Any] = {"learning_rate": 1e-9, "cosine_epochs": None, "decay_epochs": ()}
-    fields |= {"n_train": unit.batch_size, "epochs": 100, "seed": 0, "balance_groups": False}
+    fields |= {"n_train": unit.batch_size, "epochs": 1, "seed": 0, "balance_groups": False}
     return replace(unit, **fields, penalties=penalties)
 
 
@@ -157,14 +142,9 @@ def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
     """Return the mean time of a cycle of last steps: the first steps load and prepare."""
     data, times = data_of(unit), [time.perf_counter()]
     every = max((penalty.get("every", 1) for penalty in unit.penalties.values()), default=1)
-
-    def note_time(_: object) -> None:
-        times.append(time.perf_counter())
-        if device == "cpu" and len(times) > every + 3 and times[-1] - times[1] > LONGEST:
-            raise TimeoutError
-
-    with contextlib.suppress(TimeoutError):
-        train(unit, data, device=torch.device(device), double_backward=way, on_epoch=note_time)
+    options: dict[str, Any] = {"device": torch.device(device), "double_backward": way}
+    unit = replace(unit, epochs=FIRST_STEPS + every)
+    train(unit, data, **options, on_epoch=lambda _: times.append(time.perf_counter()))
     return float(np.diff(times)[-every:].mean())
 
 
@@ -195,29 +175,4 @@ def _missing_data(units: Iterable[Unit], data: Iterable[str], lookups: Lookups) 
 
 
 def _fingerprint(name: str) -> str:
-    """Return the fingerprint of a data set, remembered while no data file changes."""
-    memory, files = data_folder() / MEMORY, _files(data_folder())
-    if not files or "imagefolder:" in name:  # images in other folders, or from packages only
-        return load_data(name).fingerprint
-    known: dict[str, str] = {}
-    with contextlib.suppress(OSError, ValueError):  # the file is missing, or was cut
-        known = json.loads(memory.read_text(encoding="utf-8")).get(files, {})
-    if name not in known:
-        known[name] = load_data(name).fingerprint
-        with contextlib.suppress(RunFailed):  # the next plan reads the data again
-            replace_file(memory, json.dumps({files: known}).encode())
-    return known[name]
-
-
-@functools.cache
-def _files(folder: Path) -> str:
-    """Return a checksum of sizes and times of all data files, and of the code that reads them."""
-    if not folder.is_dir():
-        return ""
-    walks = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
-    derived = str(folder / "decoded") + os.sep, str(folder / MEMORY)  # files that the suite makes
-    paths = sorted(os.path.join(parent, name) for parent, _, names in walks for name in names)
-    files = [p for p in paths if not p.startswith(derived) and not p.endswith(".pyc")]
-    stats = [(p, os.stat(p)) for p in files if os.path.exists(p)]  # no broken links
-    sizes = [[p, stat.st_size, stat.st_mtime_ns] for p, stat in stats]
-    return checksum(json.dumps(sizes).encode())
+    return load_data(name).fingerprint

@@ -7,7 +7,6 @@ from suite.store.kept import (
     archive_path,
     check_agreement,
     kept_layer,
-    name_of_archive,
     pack_arrays,
     read_archive,
     without_images,

@@ -16,8 +16,8 @@ import io
 import json
 import os
 import zipfile
-from collections import UserDict, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from suite.paths import KEPT_RESULTS, ROOT, check_run_name
 from suite.store.local import Reader, Record, checksum, dump, replace_file
 
 FORMAT = 1
-Unit = Mapping[str, Any]
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same contents give the same bytes
 
 
@@ -200,20 +199,6 @@ class Kept(Reader):
         parts = [a.provenance.get("fingerprints", {}) for a in self.archives.values()]
         return {name: text for part in parts for name, text in part.items()}
 
-    def expected(self, units: Collection[Unit]) -> float:
-        """Return the seconds that units, given by their identities, take; NaN if unknown.
-
-        Only the time of measurements of pretrained networks is known: for each image the median
-        over kept measurements with the same metric, whatever their network and computer.
-        """
-        if not units or not all(map(_is_of_pretrained, units)):
-            return float("nan")
-        seconds: dict[str, list[float]] = defaultdict(list)
-        for record in (r for archive in self.archives.values() for r in archive.records.values()):
-            if _is_of_pretrained(unit := record.unit):
-                seconds[_kind(unit)].append(record.provenance["seconds"] / _n_images(unit))
-        return float(sum(np.median(seconds[_kind(u)] or np.nan) * _n_images(u) for u in units))
-
     def read(self, key: str) -> Record | None:
         """Return the record of a key, or None."""
         path = self.archive_of.get(key)
@@ -224,20 +209,6 @@ class Kept(Reader):
         path, start = self.archive_of.get(key), f"{key}/"
         tensors = {} if path is None else self.archives[path].tensors
         return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)} or None
-
-
-def _n_images(unit: Unit) -> int:
-    return int(unit.get("settings", {}).get("n_images", 1))
-
-
-def _kind(unit: Unit) -> str:
-    """Return what the time of a measurement depends on."""
-    settings = unit.get("settings", {})
-    return f"{unit['metric']} {settings.get('saliency')} {settings.get('attack')}"
-
-
-def _is_of_pretrained(unit: Unit) -> bool:
-    return bool(unit.get("training", {}).get("unit") == "pretrained")
 
 
 def without_images(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,9 +81,7 @@ def _images_below(root: Path, folders: Sequence[str]) -> list[list[Path]]:
     return images
 
 
-@functools.cache
-def _say_once(message: str) -> None:
-    print(message, file=sys.stderr)
+_say_once = functools.cache(lambda message: print(message, file=sys.stderr))
 
 
 def _list_classes(folder: Path) -> _Listing:

@@ -78,8 +78,7 @@ def save_tables(chapter: str, profile: str, results: Results, folder: Path | Non
     files = {".verdicts.csv": results.verdicts.to_csv(index=False, float_format="%.10g")}
     if folder is None:
         files[".csv"] = results.frame.to_csv(index=False, float_format="%.6g")
-        text = json.dumps(dict(results.provenance), indent=1, sort_keys=True)
-        files[".provenance.json"] = text + "\n"
+        files[".provenance.json"] = json.dumps(results.provenance, indent=1, sort_keys=True) + "\n"
         replace_file(stem.with_suffix(ARRAYS), pack_arrays(results.arrays)["arrays.safetensors"])
     for suffix, text in files.items():
         replace_file(stem.with_suffix(suffix), text.encode())

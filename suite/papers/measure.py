@@ -53,12 +53,9 @@ def saliency_maps(
 def _metrics_in(module: ModuleType) -> dict[str, Callable[..., Result]]:
     """Return the metrics of a module: its public functions whose first argument is `subject`."""
     functions = inspect.getmembers(module, inspect.isfunction)
+    own = {n: f for n, f in functions if f.__module__ == module.__name__ and not n.startswith("_")}
     return {
-        name: function
-        for name, function in functions
-        if function.__module__ == module.__name__
-        and not name.startswith("_")
-        and [*inspect.signature(function).parameters][:1] == ["subject"]
+        n: f for n, f in own.items() if next(iter(inspect.signature(f).parameters), "") == "subject"
     }
 
 

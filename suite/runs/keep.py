@@ -13,7 +13,6 @@ from suite.runs.code import changes, git
 from suite.runs.compute import table
 from suite.runs.execute import fingerprints_of, keys_of
 
-MOST_BYTES = 2_000_000
 SURROUNDINGS = ("device", "threads", "python", "torch", "reglib", "commit")
 
 
@@ -73,8 +72,6 @@ def keep(
     provenance = provenance_of(chapter, parameters, records.values())
     provenance["fingerprints"] = fingerprints_of(units, kept.fingerprints)
     store.write_archive(path, store.Archive(records, tensors, rows, arrays, provenance))
-    if (size := path.stat().st_size) > MOST_BYTES:
-        print(f"{store.name_of_archive(path)}: {size:,} bytes, more than {MOST_BYTES:,}")
     results = load_results(chapter, profile, path.parents[1])
     save_tables(chapter, profile, results, path.parents[1])
     return path

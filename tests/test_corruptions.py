@@ -33,16 +33,6 @@ class TestCorruptions:
         np.random.seed(2)
         assert torch.equal(corrupt(images[1:], corruption=name, level=3, seed=5), first[1:])
 
-    def test_noise_grows_with_the_level(self):
-        images = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)
-        first, strong, third = (
-            corrupt(images, corruption="gaussian_noise", level=level, seed=seed).double()
-            for level, seed in ((1, 0), (5, 0), (1, 1))
-        )
-        assert float(first.std()) == pytest.approx(0.08 * 255, rel=0.1)
-        assert float(strong.std()) > 3 * float(first.std())
-        assert not torch.equal(third, first)
-
     def test_grey_images_stay_grey(self):
         images = photographs(channels=1)
         result = corrupt(images, corruption="contrast", level=2, seed=0)

@@ -129,13 +129,6 @@ class TestDensity:
             metrics.density_change(*linear, **settings)
 
 
-class TestGroupAccuracies:
-    def test_are_means_within_groups(self):
-        correct = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-        result = metrics.group_accuracies(correct, torch.tensor([0, 1, 1, 2, 1]), 3)
-        torch.testing.assert_close(result, torch.tensor([1.0, 1 / 3, 1.0]))
-
-
 class TestAuroc:
     @pytest.mark.parametrize("decimals", [1, 12])
     def test_agrees_with_mann_whitney(self, decimals):

@@ -120,18 +120,17 @@ class TestCrash:
         assert result.returncode == 1
         return result.stderr
 
-    def test_second_crash_ends_the_run(self, tmp_path):
+    def test_repeated_crash_ends_the_run(self, tmp_path):
         err = self.run(tmp_path, f"{SCRIPT}\nif __name__ == '__main__':\n    {CALL}\n")
-        assert err.count("trying again") == 1
+        assert err.count("trying again") == 2
         last = err.splitlines()[-1]
         assert "a worker died of SIGABRT in training (data=mnist5k, network=lenet5" in last
         assert "'crash'" in last
-        assert "for the second time; what was finished is stored" in last
+        assert "what was finished is stored" in last
 
     def test_script_without_main_guard(self, tmp_path):
         err = self.run(tmp_path, f"{SCRIPT}\n{CALL}\n")
         assert "a worker died of exit code 1 in its start (does a script" in err.splitlines()[-1]
-        assert err.count("trying again") <= 1
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -190,7 +190,7 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
     """
     errors: list[Failure] = []
     waiting, total = list(jobs), sum(len(job.units) for job in jobs)
-    crashed, loss = set[str](), ""
+    loss = ""
     # The bar appears in a terminal or a notebook only.
     off = False if "ipykernel" in type(sys.stderr).__module__ else None
     with tqdm(total=total, unit="unit", leave=False, mininterval=0.5, disable=off) as bar:
@@ -215,10 +215,6 @@ def run_jobs(jobs: Sequence[Job], resources: Resources, store: Store) -> list[Fa
             deaths = getattr(executor, "deaths", {})
             loss = "; ".join(f"a worker died of {how} in {unit}" for unit, how in deaths.items())
             loss = loss or "a worker was lost"
-            crashes = {unit for unit, how in deaths.items() if how != "SIGKILL"}
-            if crashed & crashes:
-                raise RunFailed(f"{loss}, for the second time; what was finished is stored")
-            crashed |= crashes
     why = f"workers were lost {ATTEMPTS} times (the last: {loss}; were they killed, or did memory "
     raise RunFailed(f"{why}run out?); what was finished is stored, run again")
 

@@ -56,6 +56,8 @@ def judge_run(
     """
     rows, trainings = rows.assign(profile=profile), trainings_of(records)
     verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)
+    # To the digits of their file, which other pages read, so that no page rounds otherwise.
+    verdicts = verdicts.map(lambda v: float(f"{v:.10g}") if isinstance(v, float) else v)
     return Results(rows, verdicts.assign(profile=profile), arrays, provenance, trainings)
 
 

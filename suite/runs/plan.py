@@ -21,7 +21,6 @@ from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
 
 Lookups = dict[str, str | DataMissing]  # by name: the fingerprint of a data set, or the error
-FIRST_STEPS = 10  # of a training, which are not timed
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
     data, times = data_of(unit), [time.perf_counter()]
     every = max((penalty.get("every", 1) for penalty in unit.penalties.values()), default=1)
     options: dict[str, Any] = {"device": torch.device(device), "double_backward": way}
-    unit = replace(unit, epochs=FIRST_STEPS + every)
+    unit = replace(unit, epochs=10 + every)
     train(unit, data, **options, on_epoch=lambda _: times.append(time.perf_counter()))
     return float(np.diff(times)[-every:].mean())
 

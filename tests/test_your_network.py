@@ -23,7 +23,8 @@ from suite.papers import your_network as paper
 from suite.paths import resolve_paths
 from suite.runs import compute
 from suite.runs.execute import keys_of, load_model
-from suite.store import pack_arrays
+from suite.runs.plan import plan
+from suite.store import Archive, Kept, pack_arrays, write_archive
 from suite.units import Pretrained
 
 SIDE = 28
@@ -350,6 +351,21 @@ class TestPlan:
         assert labels("name", references=other, n_images=21) == {yours}  # there are fewer images
         assert "steady" in labels("dial", size=31)
         assert "faithful_size" not in labels("dial", size=31)  # no square divides 31 pixels
+
+    def test_time_by_kept_units(self, parameters, store, here, tmp_path):
+        seconds = {"entropy": 20.0, "map_centre_to_rim": 30.0}
+        units = [u for u in paper.plan(parameters).units() if u.metric in seconds]
+        compute(units, store=store, resources=here)
+        records = store.read_all(keys_of(units))
+        for record in records.values():
+            record.provenance["seconds"] = seconds[record.unit["metric"]]
+        archive = Archive(records, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
+        write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
+        fewer = paper.plan(parameters | {"n_images": 2}).units()
+        for metrics, is_known in ((seconds, True), ({*seconds, "paths_landscape"}, False)):
+            units = [unit for unit in fewer if unit.metric in metrics]
+            text = str(plan(units, store, Kept(tmp_path / "kept")))
+            assert ("take about 25 s on one core, by kept" in text) == is_known  # half the images
 
 
 def rows_of(values, alike="n images 4"):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,6 +101,8 @@ def plan(
     todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in local}
     needed = {*page_data}.union(*map(_needs, todo.values()))
     missing_data = {name: how for name, how in missing_data.items() if name in needed}
+    if kept and todo and not missing_data:
+        reports += _forecast([unit.identity for unit in todo.values()], kept)
     if timed and (new := [u for n, u in todo.items() if n in known and isinstance(u, Training)]):
         reports.append(_time_of(new, Resources.from_environment()))
     return Plan(
@@ -110,6 +113,32 @@ def plan(
         spent=sum(record.provenance["seconds"] for record in local.values()),
         reports=tuple(reports),
     )
+
+
+def _forecast(units: Sequence[Mapping[str, Any]], kept: Kept) -> list[str]:
+    """Say how long measurements of pretrained networks take, if no other unit is among them.
+
+    For each image it is the median over kept measurements with the same metric, whatever their
+    network and computer.
+    """
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for record in (r for archive in kept.archives.values() for r in archive.records.values()):
+        if kind := _kind(record.unit):
+            seconds[kind].append(record.provenance["seconds"] / _n_images(record.unit))
+    total = sum(np.median(seconds[_kind(u)] or np.nan) * _n_images(u) for u in units)
+    text = f"missing ones take about {total:.0f} s on one core, by kept results"
+    return [text] if total > 0 else []
+
+
+def _kind(unit: Mapping[str, Any]) -> str:
+    """Return what the time of a measurement of a pretrained network depends on, or ""."""
+    if unit.get("training", {}).get("unit") != "pretrained":
+        return ""
+    return f"{unit['metric']} {unit['settings'].get('saliency')} {unit['settings'].get('attack')}"
+
+
+def _n_images(unit: Mapping[str, Any]) -> int:
+    return int(unit.get("settings", {}).get("n_images", 1))
 
 
 def _time_of(trainings: Iterable[Training], resources: Resources) -> str:

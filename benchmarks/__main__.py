@@ -22,7 +22,7 @@ from benchmarks.timing import Row
 RESULTS = Path(__file__).parent / "results"
 # Modules with a function `run`.
 BENCHMARKS = "training_step captured_step saliency_metrics penalties side_by_side".split()
-BENCHMARKS += ["input_hessian", "class_matrix", "top_gap"]
+BENCHMARKS += ["input_hessian", "class_matrix", "top_gap", "evaluation_mode"]
 ON_CPU_ONLY = ["memory", "start_up", "stored_units"]
 
 

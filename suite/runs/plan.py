@@ -134,7 +134,8 @@ def _kind(unit: Mapping[str, Any]) -> str:
     """Return what the time of a measurement of a pretrained network depends on, or ""."""
     if unit.get("training", {}).get("unit") != "pretrained":
         return ""
-    return f"{unit['metric']} {unit['settings'].get('saliency')} {unit['settings'].get('attack')}"
+    settings = unit.get("settings", {})
+    return f"{unit['metric']} {settings.get('saliency')} {settings.get('attack')}"
 
 
 def _n_images(unit: Mapping[str, Any]) -> int:

@@ -76,6 +76,7 @@ class TestMeans:
         assert value.low < 0.5 < value.high  # pairs of a seed have no spread here
         assert f"{value:signed~}" == "+0.5"
         assert not quote.unpaired(table, "kind", "l1", "pool")
+        assert quote.unpaired(table.iloc[[0, 1, 5]], *PAIR).word == "unclear"  # one of a kind
 
     @pytest.mark.parametrize(
         ("word", "values"),

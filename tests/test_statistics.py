@@ -28,8 +28,10 @@ class TestPermutationP:
         assert permutation_p(x[:4], x[:4]) == pytest.approx(2 / 24)  # all orders of few values
 
     def test_agrees_with_the_t_test(self, noisy_line):
-        p = stats.spearmanr(*noisy_line).pvalue
-        assert permutation_p(*noisy_line) == pytest.approx(p, abs=0.01)
+        for name in ("spearman", "pearson"):
+            p = permutation_p(*noisy_line, statistic=getattr(statistics, name))
+            of_scipy = getattr(stats, f"{name}r")(*noisy_line)
+            assert p == pytest.approx(of_scipy.pvalue, abs=0.01)
 
     def test_permutes_within_seeds(self):
         rng, groups = np.random.default_rng(0), np.repeat(np.arange(6), 5)
@@ -37,6 +39,7 @@ class TestPermutationP:
         y = 0.5 * x + 100 * rng.normal(size=6)[groups] + 0.5 * rng.normal(size=30)
         assert permutation_p(x, y) > 0.2
         assert permutation_p(x, y, groups) < 0.001
+        assert permutation_p(x, y, groups, statistics.pearson) < 0.001
         assert permutation_p(x, rng.normal(size=30), groups) > 0.05
 
 

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -73,6 +74,11 @@ class Value:
     def __bool__(self) -> bool:
         return math.isfinite(self.estimate)
 
+    @property
+    def interval(self) -> Interval:
+        """The estimate with its interval, and `n`."""
+        return Interval(self.estimate, self.low, self.high, self.n)
+
 
 def _two_digits(estimate: float, half: float, sign: str) -> str:
     """Write an estimate to the first digit of half its interval.
@@ -127,7 +133,7 @@ def mean(rows: pd.DataFrame) -> Value:
     """
     rows = best_rows(rows.dropna(subset="value"))
     units = rows.groupby(unit_of(rows))["value"].mean()
-    return _value_of(rows, mean_interval(units)) if len(units) else Value()
+    return Value(*mean_interval(units), **_origin(rows)) if len(units) else Value()
 
 
 def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -139,12 +145,13 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
         first, second: the difference is first minus second.
 
     Returns:
-        The difference, with the word "higher", "lower" or, where its interval has zero, "unclear".
+        The difference, with the word of `judge_gap`.
     """
     rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    return _sign(rows, mean_interval(Sides(between, first, second).gaps(rows, unit_of(rows))))
+    gaps = Sides(between, first, second).gaps(rows, unit_of(rows))
+    return judge_gap(mean_interval(gaps), **_origin(rows))
 
 
 def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
@@ -153,14 +160,22 @@ def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value
     if rows[between].nunique() < 2:
         return Value()
     means = [mean_interval(rows.loc[rows[between] == name, "value"]) for name in (first, second)]
-    return _sign(rows, difference(means[0], means[1]))
+    return judge_gap(difference(means[0], means[1]), **_origin(rows))
 
 
-def _sign(rows: pd.DataFrame, gap: Interval) -> Value:
+def judge_gap(gap: Interval, **origin: Any) -> Value:
+    """Return a difference as a value, with a word.
+
+    The word is "higher", "lower" or, where the interval is unknown or has zero, "unclear".
+
+    Args:
+        gap: the difference.
+        origin: `on` and `profile` of the value.
+    """
     word = "higher" if gap.low > 0 else "lower" if gap.high < 0 else "unclear"
-    return replace(_value_of(rows, gap), word=word)
+    return Value(*gap, word=word, **origin)
 
 
-def _value_of(rows: pd.DataFrame, interval: Interval) -> Value:
+def _origin(rows: pd.DataFrame) -> dict[str, Any]:
     on = " and ".join(sorted({name_of(data) for data in rows["data"]}))
-    return Value(*interval, on=on, profile=str(rows["profile"].iloc[0]))
+    return {"on": on, "profile": str(rows["profile"].iloc[0])}

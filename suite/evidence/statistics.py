@@ -2,7 +2,7 @@
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 N_PERMUTATIONS = 9_999
+Correlate = Callable[..., NDArray[np.float64]]  # of x and y, along an axis
 
 
 class _Stats:
@@ -50,8 +51,10 @@ def pearson(x: ArrayLike, y: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
         return (a * b).sum(axis) / np.where(scale > 0, scale, np.nan)
 
 
-def permutation_p(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
-    """Return the two-sided p-value of Spearman's correlation under permutations of `y`.
+def permutation_p(
+    x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, statistic: Correlate = spearman
+) -> float:
+    """Return the two-sided p-value of a correlation under permutations of `y`.
 
     The observed order counts as one of 9,999 random permutations more, so the p-value is never
     zero :cite:p:`phipson2010`. One group of up to 7 values has all its permutations.
@@ -59,16 +62,17 @@ def permutation_p(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -
     Args:
         x, y: pairs of values.
         groups: `y` is permuted within groups, whose correlations are averaged; default: one group.
+        statistic: `spearman` or `pearson`.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
     positions = _positions(groups, len(x))
     if len(positions) == 1:
         how = {"permutation_type": "pairings", "n_resamples": N_PERMUTATIONS, "vectorized": True}
-        return float(stats.permutation_test((y,), partial(spearman, x), **how, rng=0).pvalue)
+        return float(stats.permutation_test((y,), partial(statistic, x), **how, rng=0).pvalue)
     rng = np.random.default_rng(0)
-    observed = np.mean([spearman(x[index], y[index]) for index in positions])
+    observed = np.mean([statistic(x[index], y[index]) for index in positions])
     orders = [rng.permuted(np.tile(index, (N_PERMUTATIONS, 1)), axis=1) for index in positions]
-    permuted = np.mean([spearman(x[i], y[order]) for i, order in zip(positions, orders)], axis=0)
+    permuted = np.mean([statistic(x[i], y[order]) for i, order in zip(positions, orders)], axis=0)
     counts = [np.count_nonzero(sign * permuted >= sign * observed - 1e-12) for sign in (1, -1)]
     return min(1.0, 2 * (min(counts) + 1) / (N_PERMUTATIONS + 1))
 
@@ -126,11 +130,14 @@ def difference(first: Interval, second: Interval, dependence: float = 0.0) -> In
     Args:
         first, second: the estimates.
         dependence: the correlation of the two estimates.
+
+    Returns:
+        The difference; its ends are NaN where those of an estimate are.
     """
     gap = first.estimate - second.estimate
 
     def half(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a**2 + b**2 - 2 * dependence * a * b))
+        return float(np.sqrt(np.maximum(0.0, a**2 + b**2 - 2 * dependence * a * b)))
 
     below = half(first.estimate - first.low, second.high - second.estimate)
     above = half(first.high - first.estimate, second.estimate - second.low)

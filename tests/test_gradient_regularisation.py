@@ -9,6 +9,7 @@ import pytest
 from suite import notebooks
 from suite.data import image_shape
 from suite.errors import UsageError
+from suite.evidence.quote import sentence
 from suite.evidence.results import load_results
 from suite.notebooks import source
 from suite.papers import gradient_regularisation as paper
@@ -33,9 +34,6 @@ def trainings(panel):
 
 
 class TestPanel:
-    def test_strength_of_alpha(self):
-        assert paper.strength(128**2 * 784, "mnist5k", 128) == 1
-
     def test_networks_have_own_seeds(self):
         units = trainings(PANEL)
         assert [*units] == [(alpha, number) for number in (0, 1) for alpha in (1e2, 1e4, 1e6)]
@@ -108,18 +106,14 @@ class TestCutOff:
         assert marked["over_regularised"].tolist() == [False] * 3 + [True] * 2
         assert marked["beyond_t_alpha"].tolist() == [False] * 4 + [True]
         assert marked["place"].tolist() == ["plateau", "plateau", "before", "past", "past"]
-        assert paper.cut_offs(marked).iloc[0, 1:].tolist() == ["0.950", "0.100", "1e+07", "0.78"]
+        cells = ["0.950", "0.100", "1e+07", "0.78", "1e+02", "1.3e+04"]  # times 128, and again
+        assert paper.cut_offs(marked).iloc[0, 1:].tolist() == cells
 
     def test_not_reached(self):
         flat = paper.mark_cut_off(rows({1e2: 0.9, 1e6: 0.8}))
         assert set(flat["t_alpha"]) == {math.inf}
         assert flat["place"].tolist() == ["plateau", "between"]
-        assert paper.cut_offs(flat).iloc[0, 3:].tolist() == ["not reached", ""]
-
-    def test_larger_share_moves_it_down(self):
-        marked = paper.mark_cut_off(rows(self.ACCURACIES), 0.95)
-        assert set(marked["t_alpha"]) == {1e6}
-        assert marked["place"].tolist() == ["plateau", "plateau", "past", "past", "past"]
+        assert set(paper.cut_offs(flat).iloc[0, 3:]) == {"not reached"}
 
     def test_values_divided_by_plateau(self):
         shares = paper.divide_by_plateau(paper.mark_cut_off(rows(self.ACCURACIES)))
@@ -141,10 +135,6 @@ class TestFaithfulness:
         accuracy = rows(dict.fromkeys(values, 0.9) | {1e7: 0.5, 1e8: 0.1})
         return paper.mark_cut_off(pd.concat([accuracy, *parts]))
 
-    def test_sign_of_quantus(self):
-        estimates = paper.faithfulness(self.table())["gradient, sign of Quantus"]
-        assert estimates["value"].tolist() == pytest.approx([0.1 * k for k in range(2, 9)])
-
     def test_size_table_has_both_signs(self):
         table = paper.tabulate(paper.faithfulness(self.table())).set_index("map")
         gradient, printed = "gradient, sign of Quantus", "gradient, printed sign"
@@ -153,21 +143,51 @@ class TestFaithfulness:
         assert [table.loc[n, "change"][:4] for n in (gradient, printed)] == ["+0.3", "−0.3"]
         assert set(table.loc["absolute gradient"]) == {"all", "not run"}
 
-    def test_changes_of_pairs(self):
-        estimates = paper.faithfulness(self.table())["gradient, sign of Quantus"]
-        changes = paper.changes(estimates, end="_x")
-        assert changes["lenet_x"].estimate == pytest.approx(0.3)
-        assert not changes["cifar_x"]
+
+@pytest.fixture(scope="module")
+def kept():
+    frame = load_results("gradient_regularisation", "workstation").frame
+    return frame[frame["status"] == "done"]
 
 
 class TestRecord:
+    def test_sentences_hold_for_kept_results(self, kept):
+        values = {"within": tables.verdicts(tables.trends(kept, "seeds"))}
+        values |= {"depends": tables.compare_changes(kept)}
+        values |= {"best": {"gain": tables.best_alpha_gain(kept)}}
+        for name, given in values.items():
+            assert "this run" not in sentence(**paper.NAMED["say"][name], values=given)
+
+    def test_readings_agree_unless_a_strength_is_wrong(self, monkeypatch):
+        table = paper.mark_cut_off(rows({1e2: 0.9, 1e6: 0.8, 1e7: 0.1}))
+        lines = tables.readings(table)
+        assert set(lines["agrees"]) == {"yes"}
+        assert lines.iloc[:, -1].tolist() == ["0.78", "1e+02", "1.3e+04", "1e+07"]
+        monkeypatch.setattr(paper, "strength", lambda alpha, data, size: alpha / (size * 784))
+        assert tables.readings(table)["agrees"].tolist() == ["yes"] * 3 + ["no"]
+
     def test_trends_under_both_exclusions(self):
         table = rows({10.0**k: k if k < 7 else -4 for k in range(2, 9)}, "entropy", score="logit")
         table = table.assign(over_regularised=table["alpha"] > 9e6, changed="pixels")
         table = table.assign(beyond_t_alpha=table["alpha"] > 9e7)
-        (line,) = tables.trends(table).to_dict("records")
-        assert line["without α ≥ t_α"] == "+1.00; +1.00 (0.017), n = 5"  # 2 of 120 orders
-        assert line["without α > t_α"] == "−0.30; +0.14 (0.8), n = 6"
+        line = tables.trends(table, "networks").iloc[0].tolist()
+        assert line[2:5] == ["+1.00 (0.017)", "+0.76 (0.017)", "+1.00 (0.017)"]  # 2 of 120 orders
+        assert line[5:] == ["[+0.13, +1.00]", 5, "rises"]
+        assert tables.trends(table, "networks", "beyond_t_alpha").iloc[0, 4] == "+0.14 (0.8)"
+
+    def test_trends_within_seeds(self):
+        signs, common = (1, 1, 1, -1), {"score": "logit", "over_regularised": False}
+        parts = [
+            rows({10.0**k: -sign * k for k in range(6)}, metric, **common).assign(seed=seed)
+            for seed, sign in enumerate(signs)
+            for metric in ("paired_faithfulness_estimate", "paired_max_sensitivity")
+        ]
+        lines = tables.trends(pd.concat(parts), "seeds")
+        assert lines["metric"].tolist() == ["faithfulness (logit), gradient", "max-sensitivity"]
+        assert lines["Spearman"].str[:5].tolist() == ["+0.50", "−0.50"]  # sign of Quantus
+        assert lines["seeds that fall"].tolist() == ["3", "0, 1, 2"]
+        words = [value.word for value in tables.verdicts(lines).values()]
+        assert (words[0], words[1], words[6]) == ("rises", "not run", "falls")
 
     def test_digits_compared_with_items(self):
         parts = []
@@ -180,19 +200,30 @@ class TestRecord:
         assert table[0] == ["0.25 [0.25, 0.25]", "0.50 [0.50, 0.50]", "2.00 [2.00, 2.00]"]
         assert table[1] == ["not run"] * 3  # none before the cut-off keeps 95%
 
-    def test_kept_comparison_supports_the_record(self):
-        frame = load_results("gradient_regularisation", "workstation").frame
-        table = tables.compare_with_items(frame[frame["status"] == "done"])
+    def test_kept_comparison_supports_the_record(self, kept):
+        table = tables.compare_with_items(kept)
         high = table.set_index([*table.columns[:2]]).iloc[:, -1].str.extract(r", ([\d.]+)\]")[0]
-        of_gradient = [name for name in tables.STEADY if name.endswith("gradient")]
+        of_gradient = [name for name in paper.NAMED["steady"] if name.endswith("gradient")]
         assert (high["80%"][["accuracy", *of_gradient]].astype(float) < 1).all()
         assert float(high["95%"][of_gradient[0]]) > 1
 
-    def test_best_alpha_gain_is_within_seeds(self):
-        parts = [rows({1: s, 5: s + 0.1, 9: 0}, "paired_accuracy").assign(seed=s) for s in range(3)]
+    def test_best_alpha_is_chosen_by_other_seeds(self):
+        levels = {1: 0, 5: 0.1, 7: 0, 9: 0}  # and each seed is best at an α of its own
+        parts = [rows(levels | {a: 0.3}, "paired_accuracy").assign(seed=a) for a in (5, 7, 9)]
         gain = tables.best_alpha_gain(pd.concat(parts))
-        assert (gain.estimate, gain.n, gain.word) == (pytest.approx(0.1), 3, "higher")
-        assert not tables.best_alpha_gain(rows({1: 0.9}))
+        assert (gain.estimate, gain.n, gain.word) == (pytest.approx(0.2 / 3), 3, "unclear")
+        assert not tables.best_alpha_gain(parts[0])
+
+    def test_faithfulness_changes_more_in_other_networks(self):
+        networks, labels = ("lenet5", "resnet"), {"score": "logit", "changed": "pixels"}
+        parts = [rows({1e2: 1, 5e6: 0.9, 1e7: 0.9, 1e8: 0.1}, network=n) for n in networks]
+        for network, rise in zip(networks, (0.1, 0.5)):
+            values = {1e2: 0, 1e3: 0, 5e6: -rise, 1e7: -rise}
+            labels |= {"network": network, "saliency": "deeplift"}
+            parts += [rows(values, "faithfulness_estimate", **labels)]
+        values = tables.compare_changes(paper.mark_cut_off(pd.concat(parts)))
+        assert values["DeepLIFT, resnet, logit"].estimate == pytest.approx(0.4)
+        assert not values["DeepLIFT, fashion, logit"]
 
     def test_likeness_ignores_sign(self):
         image = np.array([[0.0, 1], [0, 1]])[None, None].repeat(2, 0)

@@ -117,16 +117,11 @@ def test_faithfulness_estimate(network, digits, saliency, score, perturb):
     torch.testing.assert_close(estimate, expected, **TOLERANCE)
 
 
-def test_local_lipschitz_estimate(network, digits, saliency):
-    values = lipschitz(network, digits, saliency)
-    expected = quantus_lipschitz(network, digits, saliency, normal_noise(), normalise=False)
-    torch.testing.assert_close(values, expected, **TOLERANCE)
-
-
-def test_normalised_lipschitz_estimate(network, digits, saliency):
+@pytest.mark.parametrize("normalised", [False, True])
+def test_local_lipschitz_estimate(network, digits, saliency, normalised):
     """Quantus divides by the largest value of a batch, here of one map."""
     for b, noise in enumerate(normal_noise()):
         arguments = network, [batch[b : b + 1] for batch in digits], saliency
-        value = lipschitz(*arguments, skip=b, normalised=True)
-        expected = quantus_lipschitz(*arguments, noise[None], normalise=True)
+        value = lipschitz(*arguments, skip=b, normalised=normalised)
+        expected = quantus_lipschitz(*arguments, noise[None], normalise=normalised)
         torch.testing.assert_close(value, expected, **TOLERANCE)

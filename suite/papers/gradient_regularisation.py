@@ -24,19 +24,13 @@ from suite.units import Training, Values, log_spaced
 # Optional keys of a panel. A second panel of one data set and network, with alphas between those
 # of the first, needs seeds that start after the first panel's.
 OF_PANEL = {"n_alphas": 0, "maps_of": None, "first_seed": 0, "paired_alphas": None}
+NAMED: dict[str, Any] = NAMES["gradient_regularisation"]
 # Names for the metrics of paired networks, whose every seed goes through all alphas. They apply
 # where a data set and network has unpaired networks, too, so that no claim mixes the two.
-PAIRED: dict[str, str] = NAMES["gradient_regularisation"]["paired"]
+PAIRED: dict[str, str] = NAMED["paired"]
 SALIENCIES = ("logit_gradient", "deeplift")
-STEADIES = "input-gradient-steadies-maps"  # a claim of Side by side
 # Scores for Faithfulness: the "confidence score" of the paper, and that of its software.
 SCORES = ("confidence", "logit")
-CHANGED = ("pixels", "squares")
-# Pairs of data set and network, by the short names that sentences use.
-PAIRS: dict[str, dict[str, str]] = NAMES["gradient_regularisation"]["pairs"]
-# Names of saliency methods, in tables of sizes and in those of Faithfulness.
-MAP_NAMES: dict[str, str] = NAMES["gradient_regularisation"]["maps"]
-ESTIMATED: dict[str, str] = NAMES["gradient_regularisation"]["estimated"]
 
 
 def strength(alpha: float, data: str, batch_size: int) -> float:
@@ -62,9 +56,8 @@ def trainings(p: SimpleNamespace) -> dict[tuple[float, int], Training]:
     """
     if not (p.n_alphas or p.paired_alphas):
         raise expected("panels", "n_alphas or paired_alphas", f"neither for {p.data}")
-    grey = image_shape(p.data)[0] == 1
-    fields = {"learning_rate": 1e-3, "batch_size": p.batch_size}
-    fields |= {"pixel_range": (-1.0, 1.0) if grey else (0.0, 1.0), **p.fields}
+    pixels = (-1.0, 1.0) if image_shape(p.data)[0] == 1 else (0.0, 1.0)
+    fields = {"learning_rate": 1e-3, "batch_size": p.batch_size, "pixel_range": pixels, **p.fields}
     alphas = p.paired_alphas or log_spaced(p.alpha_min, p.alpha_max, p.n_alphas)
     return {
         (alpha, repetition): Training(
@@ -84,13 +77,13 @@ def measures(p: SimpleNamespace) -> Iterator[Spec]:
     """
     yield Spec({}, "accuracy", {})
     paired = bool(p.paired_alphas)
+    patches: dict[str, Any] = {"pixels": {}} | ({} if paired else {"squares": {"patch": p.patch}})
     for saliency in (*SALIENCIES, "absolute_gradient") if paired else SALIENCIES:
         label, common = {"saliency": saliency}, {"saliency": saliency, "n_images": p.n_images}
         noisy = common | {"n_samples": p.n_samples}
-        for changed, score in itertools.product(CHANGED[:1] if paired else CHANGED, SCORES):
-            squares = {"patch": p.patch} if changed == "squares" else {}
+        for (changed, patch), score in itertools.product(patches.items(), SCORES):
             labels = label | {"score": score, "changed": changed}
-            yield Spec(labels, "faithfulness_estimate", common | {"score": score} | squares)
+            yield Spec(labels, "faithfulness_estimate", common | {"score": score} | patch)
         for norm in ({}, {"normalised": True}):
             yield Spec(label | norm, "local_lipschitz_estimate", noisy | norm)
         yield Spec(label, "max_sensitivity", noisy)
@@ -100,13 +93,11 @@ def measures(p: SimpleNamespace) -> Iterator[Spec]:
 def maps(p: SimpleNamespace) -> Iterator[Item]:
     """Yield the maps to draw: of the first repetition, at the alphas nearest to `map_alphas`."""
     networks, settings = trainings(p), {"saliency": "deeplift", "n_images": p.n_maps}
-    alphas = dict.fromkeys(alpha for alpha, _ in networks)
-    nearest = {min(alphas, key=lambda a: abs(math.log(a / target))) for target in p.map_alphas}
+    nearest = {min(networks, key=lambda k: abs(math.log(k[0] / a)))[0] for a in p.map_alphas}
     for images in [{}, {"data": p.maps_of}] if p.maps_of else [{}]:
         for alpha in sorted(nearest):
             unit = measurement(networks[alpha, 0], "saliency_maps", **settings, **images)
-            data = images.get("data", p.data)
-            yield Item(unit, keep=f"{p.data}|{p.network}|{data}|{alpha:g}")
+            yield Item(unit, keep=f"{p.data}|{p.network}|{images.get('data', p.data)}|{alpha:g}")
 
 
 def plan(parameters: Values) -> Plan:
@@ -178,10 +169,9 @@ def name_panels(rows: pd.DataFrame) -> pd.DataFrame:
 def prefer_paired(table: pd.DataFrame) -> pd.DataFrame:
     """Replace networks by the paired ones of the same data set and network, where there are any."""
     usual = {name: metric for metric, name in PAIRED.items()}
-    rows = table[table["metric"].isin(usual)]
-    pairs = set(zip(rows["data"], rows["network"]))
-    others = [pair not in pairs for pair in zip(table["data"], table["network"])]
-    return pd.concat([rows.replace({"metric": usual}), table[others]])
+    paired = table["metric"].isin(usual)
+    others = ~paired.groupby([table["data"], table["network"]]).transform("any")
+    return pd.concat([table[paired].replace({"metric": usual}), table[others]])
 
 
 def faithfulness(
@@ -196,7 +186,7 @@ def faithfulness(
     """
     printed = tables.select(select(table, "faithfulness_estimate"), score=score, changed=changed)
     of_quantus = printed.assign(value=-printed["value"])
-    maps = {name: tables.select(of_quantus, saliency=s) for name, s in ESTIMATED.items()}
+    maps = {name: tables.select(of_quantus, saliency=s) for name, s in NAMED["estimated"].items()}
     return maps | {"gradient, printed sign": tables.select(printed, saliency="logit_gradient")}
 
 
@@ -204,7 +194,7 @@ def changes(
     rows: pd.DataFrame, place: str = "before", against: str = "plateau", end: str = ""
 ) -> dict[str, Value]:
     """Return the `change` of each pair of data set and network; `end` is appended to its name."""
-    panels = {name: tables.select(rows, **where) for name, where in PAIRS.items()}
+    panels = {name: tables.select(rows, **where) for name, where in NAMED["pairs"].items()}
     return {name + end: change(panel, place, against) for name, panel in panels.items()}
 
 
@@ -248,7 +238,7 @@ def tabulate(maps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def metric_table(table: pd.DataFrame, metric: str, *, normalised: bool = False) -> pd.DataFrame:
     """Tabulate the sizes of a metric: both saliency methods, and a third where it was run."""
     rows = select(table, metric, normalised=normalised)
-    names = {k: n for k, n in MAP_NAMES.items() if k in {*SALIENCIES, *rows["saliency"]}}
+    names = {k: n for k, n in NAMED["maps"].items() if k in {*SALIENCIES, *rows["saliency"]}}
     return tabulate({name: tables.select(rows, saliency=k) for k, name in names.items()})
 
 
@@ -257,34 +247,25 @@ def join_lines(lines: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return name_panels(pd.concat([rows.assign(line=name) for name, rows in lines.items()]))
 
 
-def parse_words(text: str) -> dict[str, str]:
-    """Return the word that a sentence expects of each value, from "WORD name name; WORD name".
-
-    >>> parse_words("higher a b; unclear c")
-    {'a': 'higher', 'b': 'higher', 'c': 'unclear'}
-    """
-    lines = [line.split() for line in text.split(";")]
-    return {name: word for word, *names in lines for name in names}
-
-
 def cut_offs(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate the accuracy and the cut-off of each panel."""
+    """Tabulate the accuracy and the cut-off of each panel, the latter under each reading of α."""
     lines = []
     for (profile, data, network), rows in select(table, "accuracy").groupby(PANEL, sort=False):
         means = rows.groupby("alpha")["value"].mean()
         t, size = rows[["t_alpha", "batch_size"]].iloc[0]
+        s = strength(t, str(data), size)
         cells = [f"{name_of(data)} with {name_of(network)} ({profile})"]
         cells += [f"{means[means.index < 1e5].mean():.3f}", f"{means.iloc[-1]:.3f}"]
-        cut_off = [f"{t:.2g}", f"{strength(t, str(data), size):.2g}"]
-        lines.append([*cells, *(cut_off if math.isfinite(t) else ["not reached", ""])])
+        lines.append([*cells, *map("{:.2g}".format, (t, s, s * size, s * size**2))])
     columns = ["on", "accuracy, α < 10⁵", "at the largest α", "t_α", "which is a strength of"]
-    return pd.DataFrame(lines, columns=columns)
+    columns += ["t_α if that is α / B", "if α / B²"]
+    return pd.DataFrame(lines, columns=columns).replace("inf", "not reached")
 
 
 class Maps(NamedTuple):
     """Images (B, C, H, W), None for photographs; their maps by alpha; the title of each image."""
 
-    images: NDArray[Any] | None
+    images: Any
     maps: dict[str, NDArray[Any]]
     titles: list[str]
 
@@ -307,6 +288,5 @@ def all_maps(results: Sequence[Results]) -> dict[str, Maps]:
 def strips(maps: Mapping[str, Maps], n: int = 3) -> dict[str, list[list[NDArray[Any]]]]:
     """Return rows of pictures by alpha: images of MNIST and Fashion-MNIST, and their maps."""
     pair = [maps[f"{name}: LeNet-5 trained on {name}"] for name in ("MNIST", "Fashion-MNIST")]
-    images = [image for m in pair if m.images is not None for image in m.images[:n, 0]]
-    images = [(127.5 * (1 + image)).astype(np.uint8) for image in images]
+    images = [(127.5 * (1 + image)).astype(np.uint8) for m in pair for image in m.images[:n, 0]]
     return {a: [images, [row for m in pair for row in m.maps[a][:n, 0]]] for a in pair[0].maps}

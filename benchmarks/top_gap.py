@@ -144,7 +144,9 @@ def _costs(name: str, case: Case, device: torch.device, rounds: int) -> list[Row
     networks = case.networks()
     steps = {way: step_of(network, case, device) for way, network in networks.items()}
     seconds = time_in_turns(steps, rounds=rounds)
-    counts = {way: _multiply_adds(network, case) for way, network in networks.items()}
+    counts: dict[str, float] = {
+        way: _multiply_adds(network, case) for way, network in networks.items()
+    }
     for network in networks.values():
         network.zero_grad()
     used = {way: _memory(name, way, steps[way], device) for way in networks}
@@ -224,7 +226,7 @@ def _five_steps(name: str, device: torch.device) -> Row:
     losses = []
     for _ in range(6):
         loss = _loss(network, images, labels)
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         sgd.zero_grad()
         loss.backward()
         sgd.step()

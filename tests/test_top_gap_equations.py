@@ -37,10 +37,8 @@ def test_broken_equation_disagrees(broken, wrong, keys, monkeypatch):
 
 
 def test_equations_agree():
-    table = top_gap_equations.table()
-    assert table[table["agrees"] == "yes"]["compared"].tolist() == [
-        e[1] for e in EQUATIONS.values()
-    ]
+    table = top_gap_equations.table().query("agrees == 'yes'")
+    assert table["compared"].tolist() == [compared for _, compared, _ in EQUATIONS.values()]
 
 
 def test_smallest_corner_is_too_small_for_one_gradient():

@@ -138,7 +138,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
     values |= {"source": other and identity(training(p, main_model(p, other, model.seed)))}
     harder = main and attacked and model.seed in (p.battery_seeds or [model.seed])
     swept = not main and attacked and model.strength in p.strengths + p.l1_strengths
-    names = {"fgsm": True, "pgd": attacked or not p.n_fgsm, "radii": harder}
+    names: Settings = {"fgsm": True, "pgd": attacked or not p.n_fgsm, "radii": harder}
     names |= {"auto": harder or swept, "ce targeted square scale steps": harder and p.epsilon}
     names |= {"transfer": harder and p.epsilon and other}
     small = p.square_queries and model.variant == ALL_THREE

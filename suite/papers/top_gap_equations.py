@@ -47,8 +47,8 @@ def _definitions(source: torch.Generator) -> Iterator[Check]:
     maps = _draw(source, 3, 4, 5, 6).requires_grad_()
     yield "max", top_gap(maps, k=1), maps.amax((2, 3))
     yield "mean", top_gap(maps, k=30), maps.mean((2, 3))
-    norms = class_map_l1(maps), maps.abs().sum((1, 2, 3)) / (4 * 5 * 6)
-    yield "norm", *(input_gradient(norm, maps) for norm in norms)
+    mean, total = class_map_l1(maps), maps.abs().sum((1, 2, 3)) / (4 * 5 * 6)
+    yield "norm", input_gradient(mean, maps), input_gradient(total, maps)
 
     images, labels, network = _draw(source, 8, 1, 16, 16), torch.arange(8) % 4, _network(fpn=False)
     features = network.backbone(images)[0].detach().requires_grad_()

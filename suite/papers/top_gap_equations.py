@@ -21,7 +21,7 @@ from torch import Tensor
 
 from reglib.autodiff import input_gradient
 from reglib.top_gap import class_map_l1, scaled_maps, top_gap
-from suite.metrics import effective_receptive_field
+from suite.metrics import effective_receptive_field, erf_distance
 from suite.networks import build_network
 from suite.papers.pilcro_equations import Check, tabulate
 
@@ -88,7 +88,13 @@ def _fields(source: torch.Generator) -> Iterator[Check]:
     network, image = _network(), _draw(source, 1, 1, 16, 16)
     steps = 1e-5 * torch.eye(256, dtype=image.dtype).view(256, 1, 16, 16)
     layers = {"class maps": network.class_maps, "features": lambda x: network.backbone(x)[-1]}
+    slopes = {}  # of the sum over channels, (pixels, h, w)
     for key, layer in layers.items():
+        slopes[key] = (layer(image + steps) - layer(image - steps)).sum(1) / 2e-5
         field = effective_receptive_field(layer, image, location=(3, 5))
-        changes = (layer(image + steps) - layer(image - steps))[:, :, 3, 5].sum(1)
-        yield key, field.flatten(), changes / 2e-5
+        yield key, field.flatten(), slopes[key][:, 3, 5]
+    pair = slopes["class maps"][:, [7, 0], [7, 0]].T  # the centre and the corner
+    each = torch.std_mean(pair, 1, correction=0, keepdim=True)
+    for key, (std, mean) in {"each": each, "together": torch.std_mean(pair, correction=0)}.items():
+        centre, corner = ((pair - mean) / std).abs().mean(1)
+        yield key, erf_distance(network.class_maps, image), centre - corner

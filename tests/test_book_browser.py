@@ -104,6 +104,9 @@ CUT_OFF = """() => {
   };
 }"""
 
+# A new size of the window takes effect with the next frame.
+DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 # Smallest contrast of text and background, by the formula of WCAG 2.
 CONTRAST = """() => {
   const parse = colour => (colour.match(/[0-9.]+/g) || []).map(Number);
@@ -175,6 +178,8 @@ def look(browser):
         seen["dark"] = page.evaluate(CONTRAST)
         for name, (width, height) in SCREENS.items():
             page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_function("width => innerWidth === width", arg=width)
+            page.evaluate(DRAWN)
             seen[name] = page.evaluate(CUT_OFF) | page.evaluate(SIZE, height)
         page.close()
         return seen

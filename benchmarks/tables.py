@@ -113,6 +113,25 @@ def landscape_steps(results: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def landscape_modes(results: Mapping[str, Any]) -> pd.DataFrame:
+    """Return time and memory of a landscape penalty in training mode, over evaluation mode.
+
+    Raises:
+        ValueError: it was not measured.
+    """
+    cases = {r["case"]: r for r in results["rows"] if r["benchmark"] == "evaluation mode"}
+    rows = []
+    for case, row in cases.items():
+        name, _, what = case.partition(": ")
+        if memory := cases.get(f"{name}: memory of {what}"):
+            values = {"network": name, "time, training / evaluation": row["value"]}
+            values |= {"quartiles": "{:.2f} to {:.2f}".format(*row["quartiles"])}
+            rows.append(values | {"memory, training / evaluation": memory["value"]})
+    if not rows:
+        raise ValueError("benchmarks/results: expected both modes; run 'make bench'")
+    return pd.DataFrame(rows)
+
+
 TOP_GAP_STEPS = (
     "ResNet of width 16, pyramid of 64 filters, 32 pixels, batch 64",
     "PreAct-ResNet-18, pyramid of 256 filters, 32 pixels, batch 64",

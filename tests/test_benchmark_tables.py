@@ -62,6 +62,17 @@ def test_landscape_steps():
         tables.landscape_steps({"rows": [memory]})
 
 
+def test_landscape_modes():
+    times = {"benchmark": "evaluation mode", "quartiles": [1.19, 1.211]}
+    rows = [times | row("a network: penalty", 1.2), times | row("a network: memory of penalty", 1.1)]
+    (values,) = tables.landscape_modes({"rows": rows}).to_numpy().tolist()
+    assert values == ["a network", 1.2, "1.19 to 1.21", 1.1]
+    measured = tables.landscape_modes(tables.load("cpu")).set_index("network")
+    assert (measured.filter(like="training / evaluation") > 1).all(axis=None)
+    with pytest.raises(ValueError, match="expected both modes; run 'make bench'"):
+        tables.landscape_modes({"rows": rows[:1]})
+
+
 ARCHITECTURES = [
     {"architecture": name, "stock_raises": raises, "training": 1e-15, "evaluation": 2e-16}
     | {"stock_over_fast": value, "quartiles": [value - 0.1, value + 0.1]}

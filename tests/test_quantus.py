@@ -117,6 +117,13 @@ def test_faithfulness_estimate(network, digits, saliency, score, perturb):
     torch.testing.assert_close(estimate, expected, **TOLERANCE)
 
 
+def test_complexity(network, digits, saliency):
+    maps = saliency(network, *digits)
+    metric = quantus.Complexity(normalise=False, disable_warnings=True)
+    expected = torch.tensor(metric(network, a_batch=maps.numpy(), **arrays(digits)))
+    torch.testing.assert_close(metrics.entropy(maps).double(), expected.double(), **TOLERANCE)
+
+
 @pytest.mark.parametrize("normalised", [False, True])
 def test_local_lipschitz_estimate(network, digits, saliency, normalised):
     """Quantus divides by the largest value of a batch, here of one map."""

@@ -64,7 +64,10 @@ def test_landscape_steps():
 
 def test_landscape_modes():
     times = {"benchmark": "evaluation mode", "quartiles": [1.19, 1.211]}
-    rows = [times | row("a network: penalty", 1.2), times | row("a network: memory of penalty", 1.1)]
+    rows = [
+        times | row("a network: penalty", 1.2),
+        times | row("a network: memory of penalty", 1.1),
+    ]
     (values,) = tables.landscape_modes({"rows": rows}).to_numpy().tolist()
     assert values == ["a network", 1.2, "1.19 to 1.21", 1.1]
     measured = tables.landscape_modes(tables.load("cpu")).set_index("network")

@@ -25,7 +25,7 @@ TITLES = {method.name: method.title.replace("\n", " ") for method in SALIENCIES}
 BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
 COMPARED = {name: TITLES[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
 ON_OBJECT = {"on_pair": "named object of two", "on_box": "object on a grey canvas"}
-BOUND = "median bound by the theory"  # Kantorovich's inequality
+BOUND = "median of the most that λ₂ allows"  # Kantorovich's inequality
 Rows = list[list[NDArray[Any] | None]]
 
 

@@ -217,7 +217,9 @@ def judge(
         for data in claim["data_of_paper"]:
             if not tested & {data, *scale.copies_of(settings, data)}:
                 why = claim.get("elsewhere", "the data or the machine are not available")
-                verdicts[data, " or ".join(claim["networks"])] = Verdict(NOT_RUN, why)
+                of_paper = {s.network for s in settings if data in s.data}
+                names = [n for n in claim["networks"] if n in of_paper] or claim["networks"]
+                verdicts[data, " or ".join(names)] = Verdict(NOT_RUN, why)
         main = _main_panel(claim, verdicts)
         for where, verdict in verdicts.items():
             row = {"claim": claim["id"], "data": where[0], "network": where[1]}

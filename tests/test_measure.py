@@ -48,6 +48,7 @@ ood_auroc: data n_images=None score='log_density'
 overconfidence: n_images
 paths_landscape:
 pixel_perturbation: centred=False n_images n_steps over='image' saliency='smooth_grad'
+removal: feature n_images statistic
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
 keep_images=True n_images scale=1.0 seed=0 source=None
 saliency_maps: data=None n_images saliency

@@ -40,13 +40,12 @@ def tabulate(chapter: str, parts: Sequence[Callable[..., Iterator[Check]]]) -> p
 
     Args:
         chapter: whose `equations` in `names.yml` say what is compared, and the limit of the error.
-        parts: functions that yield the checks. Each gets its own generator. Where the right side is
-            0, the error is that of the left side.
+        parts: functions that yield the checks. Each gets its own generator.
     """
     rows = []
     for key, *sides in (c for part in parts for c in part(torch.Generator().manual_seed(0))):
         left, right = (torch.as_tensor(side, dtype=torch.float64).detach() for side in sides)
-        error = float((left - right).abs().max()) / (float(right.abs().max()) or 1)
+        error = float((left - right).abs().max() / right.abs().max())
         *words, most = NAMES[chapter]["equations"][key]
         rows.append([*words, f"{error:.2g}", f"{most:.2g}", "yes" if error < most else "no"])
     return pd.DataFrame(rows, columns="equation,compared,relative error,limit,agrees".split(","))

@@ -220,6 +220,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
         images = test.images[: parameters["n_shown"]]
         if images.shape[1] == 1:  # images in colour are photographs, and never kept
             arrays[f"{p.data}|images"] = images.expand(-1, 3, -1, -1).numpy()
+        arrays[f"{p.data}|labels"] = test.labels[: len(images)].numpy()
     return rows.assign(matched=mark_matched(rows)), arrays
 
 

@@ -146,7 +146,7 @@ SALIENCIES = [
     Method("path_gradients", "integrated\ngradients"),
     Method("loss_gradient", "CAFO,\nλ₁ = 0"),
     Method("caso_dense", "CASO,\nλ₁ = 0", PINK),
-    Method("clipped_logit_gradient", "gradient,\nlargest values"),
+    Method("clipped_logit_gradient", "clipped\ngradient"),
     Method("clipped_loss_gradient", "clipped loss\ngradient"),
     Method("cafo", "CAFO,\ngroups", ORANGE),
     Method("caso", "CASO,\ngroups", BLUE),

@@ -1,7 +1,9 @@
 import json
 import math
+import os
 import re
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ from suite.errors import DataMissing, RunFailed, UsageError
 from suite.papers import measure
 from suite.runs import Store, compute
 from suite.runs.execute import Job, load_subject, run_job
-from suite.runs.plan import Plan, plan
+from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
 from suite.training.evaluated import select_test_split
 from suite.training.loop import train
@@ -102,6 +104,19 @@ class TestPlan:
         assert "download=True" in result.missing_data["kmnist"]
         with pytest.raises(UsageError, match="did you mean 'lenet5'"):
             plan([small(data="kmnist", network="lenet")], store)
+
+    def test_only_changed_data_are_read_again(self, store, small, tmp_path, monkeypatch):
+        monkeypatch.setenv("REGLIB_DATA", str(tmp_path))
+        read = mock.Mock(return_value=mock.Mock(fingerprint="of what was read"))
+        monkeypatch.setattr("suite.runs.plan.load_data", read)
+        images, counts = tmp_path / "images", []
+        for text in ("first", "first", "another"):
+            images.write_text(text)
+            os.utime(images, (1, 1))
+            _files.cache_clear()
+            plan([small()], store)
+            counts.append(read.call_count)
+        assert counts == [1, 1, 2]
 
 
 def test_plan_counts_stored_units(store, here, small):

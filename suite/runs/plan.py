@@ -1,26 +1,33 @@
 """What a run would do, without doing it."""
 
+import contextlib
+import functools
+import json
 import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from suite.data import load_data
-from suite.errors import DataMissing
+from suite.errors import DataMissing, RunFailed
 from suite.networks import check_weights
+from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, find_other_code
 from suite.runs.compute import check
 from suite.runs.executors import Resources
-from suite.store import Kept, Store
+from suite.store import Kept, Store, checksum, replace_file
 from suite.training.folds import data_of
 from suite.training.loop import train
 from suite.units import Pretrained, Training, Unit, data_names, key, training_of
 
+MEMORY = "fingerprints.json"
 Lookups = dict[str, str | DataMissing]  # by name: the fingerprint of a data set, or the error
 
 
@@ -204,4 +211,29 @@ def _missing_data(units: Iterable[Unit], data: Iterable[str], lookups: Lookups) 
 
 
 def _fingerprint(name: str) -> str:
-    return load_data(name).fingerprint
+    """Return the fingerprint of a data set, remembered while no data file changes."""
+    memory, files = data_folder() / MEMORY, _files(data_folder())
+    if not files or "imagefolder:" in name:  # images in other folders, or from packages only
+        return load_data(name).fingerprint
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):  # the file is missing, or was cut
+        known = json.loads(memory.read_text(encoding="utf-8")).get(files, {})
+    if name not in known:
+        known[name] = load_data(name).fingerprint
+        with contextlib.suppress(RunFailed):  # the next plan reads the data again
+            replace_file(memory, json.dumps({files: known}).encode())
+    return known[name]
+
+
+@functools.cache
+def _files(folder: Path) -> str:
+    """Return a checksum of sizes and times of all data files, and of the code that reads them."""
+    if not folder.is_dir():
+        return ""
+    walks = [*os.walk(folder, followlinks=True), *os.walk(ROOT / "suite" / "data")]
+    derived = str(folder / "decoded") + os.sep, str(folder / MEMORY)  # files that the suite makes
+    paths = sorted(os.path.join(parent, name) for parent, _, names in walks for name in names)
+    files = [p for p in paths if not p.startswith(derived) and not p.endswith(".pyc")]
+    stats = [(p, os.stat(p)) for p in files if os.path.exists(p)]  # no broken links
+    sizes = [[p, stat.st_size, stat.st_mtime_ns] for p, stat in stats]
+    return checksum(json.dumps(sizes).encode())

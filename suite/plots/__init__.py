@@ -185,7 +185,7 @@ def dots(
             if name in printed:
                 point = printed[name], y
                 axis.plot(*point, "D", ms=5, color=BLACK, zorder=3)
-                if mean is None or (share and not -22 < mean.estimate - point[0] < 48):  # room
+                if mean is None or (share and not -room < end - point[0] < 48):
                     axis.annotate(f"paper {point[0]:{digits}}{unit}", point, (6, 0), **style)
         axis.set_title(title, loc="left", weight="bold")
         axis.set(xlabel=x_label, ylim=(len(methods) - 0.5, -0.5))

@@ -45,7 +45,7 @@ def cards(verdicts: pd.DataFrame) -> str:
             "verdict": html.badge(value.shown, value.scale),
             "claim": first["says"],
             "paper": value.published if first["scale"] != OURS else "",
-            "here": here_text(first, claims, values) or NOT_RUN,
+            "here": here_text(first, claims, values).replace("<br>", "; ") or NOT_RUN,
             "network": f"{card['network']}{epochs}, accuracy {accuracy}",
             "held": f"{held} of {len(rows)} claims held",
         }

@@ -246,7 +246,7 @@ def accuracies(chapter: str, rows: pd.DataFrame) -> str:
     here, paper = rows["accuracy"].dropna(), rows["accuracy_of_paper"].max()
     if here.empty:
         return ""
-    ends = dict.fromkeys(f"{value:.3g}" for value in (here.min(), here.max()))
+    ends = dict.fromkeys(f"{value:.3g}" for value in np.round([here.min(), here.max()], 9))
     text, settings = " to ".join(ends), load_settings(chapter)
     if np.isfinite(paper):
         return f"{text} (paper: {paper:.3g})"

@@ -36,7 +36,6 @@ def convolutions():
 
 
 def gradients(forward, x, weight):
-    """Return the output, and gradients of first and second order by images and weight."""
     y = forward(x)
     first = torch.autograd.grad(y.square().sum(), [x, weight], create_graph=True)
     loss = sum(g.square().sum() for g in first)
@@ -53,7 +52,6 @@ def report(name, actual, expected):
 
 
 def compare(name, layer, x):
-    """Compare the gradients of a view of a layer."""
     exact, point = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
     x = x.detach().requires_grad_()
     actual = gradients(fast_double_backward(layer), x, layer.weight)

@@ -40,7 +40,6 @@ def randn(*shape, seed=0, dtype=torch.float64):
 
 
 def in_general_position(model, seed=1):
-    """Draw all floating-point parameters and buffers."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
@@ -135,7 +134,6 @@ NETWORKS = {
 
 
 def network_and_images(name):
-    """Build a network in double precision, and three images for it."""
     size, make = NETWORKS[name]
     torch.manual_seed(0)
     return make().double(), randn(3, 3, size, size)
@@ -160,7 +158,6 @@ def distance(actual, expected):
 
 
 def assert_same_step(model, x, *, channels_last=False, tolerance=1e-11):
-    """Compare a step with stock autograd."""
     labels = LABELS.to(x.device)
     expected = step(copy.deepcopy(model), x, labels)
     view = fast_double_backward(model, channels_last=channels_last)

@@ -90,7 +90,6 @@ def test_largest_differences(frame):
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch, kept):
-    """An executed chapter with its own units, and kept results."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
     path = archive_path(CHAPTER, "laptop", tmp_path / "kept")

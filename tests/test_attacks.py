@@ -53,7 +53,6 @@ def weight(constant=False):
 
 
 def dual_norm(w, norm):
-    """Return the largest change of w x under a perturbation of norm 1."""
     return float(w.abs().sum() if norm == "linf" else w.norm())
 
 

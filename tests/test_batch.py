@@ -29,7 +29,6 @@ SMALL = [*ASKED, "-p", "panels", repr(PANELS)]
 
 
 def run_in_process(*words, program=("-m", "suite")):
-    """Run the suite in a process of its own."""
     command = [sys.executable, *program, *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)

@@ -12,7 +12,6 @@ from tests.double_backward import randn
 
 
 def by_torch(maps, k):
-    """Return the logits and L1 of `top_gap_and_l1` by functions of PyTorch."""
     return maps.flatten(2).topk(k, sorted=False).values.mean(2), class_map_l1(maps)
 
 

@@ -155,8 +155,6 @@ def browser():
 
 @pytest.fixture(scope="module")
 def look(browser):
-    """Open a page once, and return all that the tests want to know of it."""
-
     @cache
     def at(file):
         page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
@@ -238,7 +236,6 @@ def headings(seen):
 
 
 def links(seen):
-    """Files and anchors that are linked and are not there."""
     faults = []
     for link in sorted(set(seen["links"])):
         parts = urlsplit(link)

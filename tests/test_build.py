@@ -16,7 +16,6 @@ open(out, "w").write(sys.argv[-1])
 
 @pytest.fixture
 def target(tmp_path):
-    """A PDF of an earlier build."""
     target = tmp_path / "book.pdf"
     target.write_text("old")
     return target

@@ -19,7 +19,6 @@ KEPT = [
 
 
 def favourable(claim, frame):
-    """Return the rows with the most favourable values for a claim."""
     rule, test = claim["test"]["rule"], claim["test"]
     settings, size = test["settings"], claim["smallest_effect"]["size"]
     sign = -1 if settings.get("expected") in ("fall", "lower", "below") else 1

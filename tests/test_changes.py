@@ -41,7 +41,6 @@ print(json.dumps(outputs))
 
 
 def texts(change: str, language: str = r"\w+") -> list[str]:
-    """Return the blocks of a change in a language."""
     blocks = BLOCK.findall(CHANGES[change])
     return [textwrap.dedent(text) for name, text in blocks if re.fullmatch(language, name)]
 
@@ -156,7 +155,6 @@ def test_changes_are_run(tmp_path: Path) -> None:
 
 
 def picture(output: nbformat.NotebookNode) -> str:
-    """Return the pictures of an output as SVG, with those in HTML."""
     data = output.get("data", {})
     embedded = re.findall(r"svg\+xml;base64,([^\"']+)", data.get("text/html", ""))
     return data.get("image/svg+xml", "") + "".join(b64decode(part).decode() for part in embedded)

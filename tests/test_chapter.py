@@ -18,7 +18,6 @@ NAME = "gradient_regularisation"
 
 @pytest.fixture
 def shown(monkeypatch):
-    """The objects that a chapter displays."""
     objects = []
     monkeypatch.setattr("suite.chapter.display", lambda *shown: objects.extend(shown))
     return objects

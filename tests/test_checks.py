@@ -27,7 +27,6 @@ seeds_of: dict = {}  # variant: its seeds
 
 
 def cell(folder, source, tags=("parameters",)):
-    """Write a notebook of one cell, and return its path."""
     cells = [{"cell_type": "code", "metadata": {"tags": list(tags)}, "source": [source]}]
     file = folder / "sample.ipynb"
     file.write_text(json.dumps({"cells": cells}), encoding="utf-8")
@@ -36,7 +35,6 @@ def cell(folder, source, tags=("parameters",)):
 
 @pytest.fixture
 def check_cell(tmp_path):
-    """Check changed parameters."""
     entries = read_cell(cell(tmp_path, CELL))
     values = {name: entry.default for name, entry in entries.items()}
     return lambda changes: check("sample", values | changes, entries)
@@ -119,7 +117,6 @@ class TestCheck:
 
     @pytest.mark.parametrize("chapter", notebooks.chapters())
     def test_each_number_of_a_chapter(self, chapter):
-        """NaN and negative numbers are refused with the name of the parameter."""
         entries, values = notebooks.parameters(chapter), notebooks.all_parameters(chapter, {})
         bad = {float: (float("nan"), float("inf"), -1.0), int: (-1,)}
         for name, entry in entries.items():

@@ -58,7 +58,6 @@ def needing(**bounds):
 
 
 def judge(entry, frame=RISING):
-    """Return the verdict on the first panel, and its detail."""
     return tuple(claims.judge([entry], frame).iloc[0][["verdict", "detail"]])
 
 
@@ -146,8 +145,6 @@ class TestNeeds:
 
 
 class TestJudgedFrame:
-    """The columns that pages read."""
-
     SETTINGS = [Setting(["mnist", "mnist5k"], "lenet5", {}, 6, 0.99)]
     TRAINED = {"data": "mnist", "network": "lenet5", "epochs": 6}
 

@@ -13,7 +13,6 @@ from tests.small_batches import random_images as random
 
 
 def convolution(weights):
-    """Make a 3 x 3 convolution of one channel to two, without padding."""
     layer = nn.Conv2d(1, 2, 3, bias=False).double()
     layer.weight.data = torch.stack([weights, 2 * weights])[:, None]
     return layer

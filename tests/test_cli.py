@@ -50,8 +50,6 @@ def command(folders, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def command_in_process(folders, tmp_path):
-    """Run the suite in a process of its own."""
-
     def call(*arguments, **variables):
         program = [sys.executable, "-m", "suite", *arguments]
         options = {"env": os.environ | folders | variables, "cwd": tmp_path, "timeout": 300}
@@ -321,8 +319,6 @@ def test_parameter_in_json_or_python(command):
 
 
 class TestEncoding:
-    """Pages, claims and comments hold Greek letters."""
-
     @pytest.mark.parametrize(
         ("name", "variables"),
         [

@@ -49,7 +49,6 @@ def units(small):
 
 
 def read_results(table, store):
-    """Return the keys, times of the records, and values."""
     keys = table["key"].tolist()
     files = [store.folder / key[:2] / f"{key}.json" for key in keys]
     return keys, [file.stat().st_mtime_ns for file in files], table["value"].tolist()

@@ -39,7 +39,6 @@ def no_training(monkeypatch):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """List the trainings that are computed."""
     units = []
 
     def record_unit(unit, *arguments, **options):
@@ -51,8 +50,6 @@ def trained(monkeypatch):
 
 
 def refused_units(small):
-    """List units that cannot be computed, each with the start of its message."""
-
     def measured(metric, training=small(), **settings):  # noqa: B008
         return Measurement(training=training, metric=metric, settings=settings)
 

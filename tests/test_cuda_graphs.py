@@ -110,7 +110,6 @@ def fake(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
 
     def make(change=lambda step: step, lr=0.1, warm_up=1):
-        """Return the captured step, and its optimizer."""
         failing.network = network_of()
         optimizer = torch.optim.SGD(failing.network.parameters(), lr=lr)
         step = change(step_of(failing.network, optimizer))

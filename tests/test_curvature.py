@@ -13,7 +13,6 @@ from tests.test_regularizers import LABELS, SETTINGS, images, network_of
 
 
 def linear_network():
-    """Return a network of logits W x + c, its weight, images, and logits."""
     weight, x, logits = linear()
     model = nn.Linear(6, 4).double()
     model.weight.data, model.bias.data = weight, (logits - x @ weight.T)[0].detach()
@@ -27,7 +26,6 @@ def draws(n=1):
 
 
 def quadratic(matrices):
-    """Make a network of logits x^T A_c x of symmetric matrices."""
     return Net(lambda net, x: torch.einsum("bi,cij,bj->bc", x, matrices, x))
 
 

@@ -23,7 +23,6 @@ def lenet():
 
 @pytest.fixture
 def linear():
-    """A linear network of three classes, and three images."""
     return linear_network(16), random_images(3, 1, 4, 4)
 
 
@@ -132,7 +131,6 @@ class TestDensity:
 class TestAuroc:
     @pytest.mark.parametrize("decimals", [1, 12])
     def test_agrees_with_mann_whitney(self, decimals):
-        """With one decimal there are ties."""
         known = random_images(40, seed=1).round(decimals=decimals)
         unfamiliar = (random_images(30, seed=2) - 0.2).round(decimals=decimals)
         statistic = scipy.stats.mannwhitneyu(known.numpy(), unfamiliar.numpy()).statistic

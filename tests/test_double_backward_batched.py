@@ -61,7 +61,6 @@ def by_loop(y, x, **options):
 
 
 def gradients(model, x, differentiate):
-    """Return products with vectors, and gradients of their cubes by images and parameters."""
     plain = differentiate(model(x), x, create_graph=False, retain_graph=True)
     products = differentiate(model(x), x, create_graph=True)
     inputs = [x, *(p for p in model.parameters() if p.requires_grad)]

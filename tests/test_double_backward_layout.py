@@ -118,7 +118,6 @@ def test_scripted_functions_may_get_channels_last():
 
 
 def save():
-    """Return a layer that saves its input, and returns it."""
     return Net(lambda net, x: setattr(net, "saved", x) or x)
 
 

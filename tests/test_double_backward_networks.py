@@ -22,7 +22,6 @@ def test_whole_networks_agree_with_stock(name):
 
 
 def forked(net, x):
-    """Use the output of a batch normalisation four times."""
     x = net.norm(net.conv(x))
     return (F.relu(x) - x.relu().square() + torch.relu(x) * x + x.clone().relu_()).mean((2, 3))
 

@@ -26,7 +26,6 @@ def differentiate(model, x):
 
 
 def worker(rank, folder):
-    """Differentiate half of the batch, twice, and save the averaged gradients."""
     options = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
     torch.distributed.init_process_group("gloo", **options)
     try:

@@ -43,7 +43,6 @@ POOLS = (
 
 @st.composite
 def layers(draw, channels):
-    """Draw a layer that keeps the number of channels."""
     kind = draw(one_of("norm", "activation", "pool", "residual"))
     if kind == "norm":
         options = {"affine": draw(st.booleans()), "track_running_stats": draw(st.booleans())}

@@ -32,7 +32,6 @@ def images():
 
 
 def stock(net):
-    """Return a copy in evaluation mode, with stock functions."""
     return copy.deepcopy(net).eval()
 
 
@@ -117,8 +116,6 @@ class TestMemory:
 
 
 class Methods(nn.Module):
-    """A network with dropout and further methods."""
-
     def __init__(self):
         super().__init__()
         self.body, self.dropout = conv_and_norm(), nn.Dropout(0.5)
@@ -164,7 +161,6 @@ class TestMethods:
 
 
 def in_threads(*functions):
-    """Run functions in threads; raise their errors."""
     with ThreadPoolExecutor() as pool:
         for job in [pool.submit(function) for function in functions]:
             job.result()

@@ -11,7 +11,6 @@ from tests.double_backward import Net, cases, randn
 
 
 def behind_a_layer(function):
-    """Return a network of a linear layer and a function."""
     linear = nn.Linear(8, 8, dtype=torch.float64)
     return Net(lambda net, x: net.function(net.linear(x)), linear=linear, function=function)
 

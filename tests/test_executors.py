@@ -33,7 +33,6 @@ def grid(small):
 
 
 def results(store):
-    """Return the contents of a store, except when and where they were computed."""
     records = {path.stem: store.read(path.stem) for path in store.folder.glob("??/*.json")}
     return {k: json.dumps([r.unit, r.status, r.values, r.tensors]) for k, r in records.items()}
 
@@ -45,7 +44,6 @@ def resumed(store):
 
 @pytest.fixture
 def expected(store, here, small, tmp_path):
-    """Return the results of the grid in this process, on one thread."""
     reference = Store(tmp_path / "reference")
     compute(grid(small), store=reference, resources=here)
     return results(reference)
@@ -112,7 +110,6 @@ CALL = "compute(units, resources=Resources(device='cpu', jobs=2))"
 
 class TestCrash:
     def run(self, folder, program):
-        """Run a program that is saved in a file, and return what it writes to the terminal."""
         file = folder / "program.py"
         file.write_text(program)
         options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "text": True}

@@ -103,7 +103,6 @@ class TestUnits:
         assert table["value"][2] == pytest.approx(worst)
 
     def test_trained_on_the_other_folds(self, store, here, monkeypatch):
-        """`n_train` counts the images of the other folds."""
         numbers = []
 
         def record_numbers(images, pixel_range):

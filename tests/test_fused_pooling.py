@@ -181,8 +181,6 @@ class TestKernel:
 
 
 class OnCuda(torch.Tensor):
-    """A tensor that claims to be on a CUDA device."""
-
     device = torch.device("cuda")
 
 

@@ -28,7 +28,6 @@ def density(model, seed=0, dtype=torch.float64, **settings):
 
 
 def norms(values, p):
-    """The p-norm of each row, by its definition."""
     values = values.flatten(1).abs()
     return values.amax(1) if p == math.inf else values.pow(p).sum(1).pow(1 / p)
 

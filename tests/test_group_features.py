@@ -32,7 +32,6 @@ def subject(tmp_path, monkeypatch):
 
 
 def photograph(subject, index):
-    """Return a photograph, and its predicted class with the probability."""
     images, _ = subject.test_images(1, first=index)
     confidence, predicted = subject.folded(images).double().softmax(1).max(1)
     return images, predicted, confidence
@@ -44,7 +43,6 @@ def quality(subject, *saliencies, **settings):
 
 
 def pixels(maps):
-    """Return the map of one image as figures draw it, in uint8."""
     return (normalised_for_display(maps)[0] * 255).round().byte()
 
 
@@ -217,8 +215,6 @@ class TestObjective:
 
 
 class OneClass(nn.Module):
-    """A network that predicts one class for all images."""
-
     def __init__(self, index):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(3, CLASSES), requires_grad=False)

@@ -60,7 +60,6 @@ def steep(shift=0.0):
 
 
 def without_curvature(gradient):
-    """Return a surrogate loss with a gradient, (B, P), and no Hessian."""
     gradient = torch.as_tensor(gradient, dtype=torch.float64)
     return SurrogateLoss(gradient, torch.zeros_like, torch.zeros(len(gradient)).double())
 

@@ -28,7 +28,6 @@ def parameters(**changes):
 
 
 def positions(units):
-    """Return the positions of the photographs that units measure."""
     settings = [{"first": 0, "step": 1, **unit.settings} for unit in units]
     return [s["first"] + i * s["step"] for s in settings for i in range(s["n_images"])]
 

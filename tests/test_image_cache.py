@@ -21,7 +21,6 @@ N, SHAPE = 40, (40, 3, 4, 5)
 
 @pytest.fixture
 def files(tmp_path):
-    """Write files of 60 bytes each."""
     random = np.random.default_rng(0)
     paths = [tmp_path / "set" / f"{index}.raw" for index in range(N)]
     paths[0].parent.mkdir()
@@ -32,8 +31,6 @@ def files(tmp_path):
 
 @pytest.fixture
 def decode(tmp_path, files):
-    """Decode the files, and count which of them are read."""
-
     def call(root=tmp_path, files=files, shape=SHAPE, how="a", read=None, pause=0.0):
         def count(row):
             time.sleep(pause)

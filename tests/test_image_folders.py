@@ -26,7 +26,6 @@ def root(tmp_path, monkeypatch):
 
 
 def write_imagenet(root):
-    """Write two images of each class to train on and one to validate, each of one grey."""
     for label, name in enumerate(WORDNET):
         for part, index in (("train", 0), ("train", 1), ("val", 0)):
             path = root / "imagenet" / part / name / f"{name}_{index}.JPEG"
@@ -65,7 +64,6 @@ class TestImagenet:
 
 
 def save(path, *, size=(8, 8), **options):
-    """Write an image, black in its left and white in its right half."""
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
     pixels[:, size[0] // 2 :] = 255
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +79,6 @@ def rotation(orientation):
 
 @pytest.fixture
 def photos(tmp_path):
-    """Write two images to train on and one to test of each of two classes."""
     for part, count in (("train", 2), ("test", 1)):
         for name in ("cat", "dog"):
             for number in range(count):

@@ -51,7 +51,6 @@ def constant(model, value=0.3):
 
 
 def deviations(draws, expected):
-    """Return the errors of the means of the draws, in standard errors."""
     return (draws.mean(0) - expected).abs() / (draws.std(0) / len(draws) ** 0.5)
 
 

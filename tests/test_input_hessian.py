@@ -65,7 +65,6 @@ def assert_close(actual, expected, rtol=1e-10):
 
 
 def columns(product, images):
-    """Multiply by each unit vector, (B, d, d)."""
     units = torch.eye(images[0].numel(), dtype=images.dtype)
     rows = [product(u.expand(len(images), -1).view_as(images)).flatten(1) for u in units]
     return torch.stack(rows, 1)

@@ -24,7 +24,6 @@ PAPER = SimpleNamespace()
 
 
 def plan_of(units, each=False):
-    """Return a plan of units, with the maps of each measurement."""
     items = [Item(unit, LABELS, keep="map" * isinstance(unit, Measurement)) for unit in units]
     return Plan([*items, *(Item(unit, LABELS, per_image=True) for unit in units[2:] if each)])
 

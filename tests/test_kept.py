@@ -163,7 +163,6 @@ class TestKept:
 
 @pytest.fixture
 def kept_unit(tmp_path, store, here, small):
-    """A network and its accuracy, computed in another store and kept."""
     units = [small(), Measurement(training=small(), metric="accuracy", settings={"n_images": 9})]
     table = compute(units, store=store, resources=here)
     records = store.read_all(table["key"])

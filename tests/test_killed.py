@@ -77,8 +77,6 @@ UNITS = 6
 
 
 class Runs:
-    """Starts runs and waits for them."""
-
     def __init__(self, process):
         self.process = process
         self.started = []
@@ -116,7 +114,6 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(runs, tmp_path_factory):
-    """Return the results of a run that is not killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert runs.wait(runs.start(folder)) == 0
     assert len(results(folder)) == UNITS
@@ -125,7 +122,6 @@ def undisturbed(runs, tmp_path_factory):
 
 
 def results(folder):
-    """Return the contents of a store, except when and where they were computed."""
     store = Store(folder)
     stored = {path.stem: store.read(path.stem) for path in folder.glob("??/*.json")}
     assert store.reports == []

@@ -147,8 +147,6 @@ def kept():
 
 
 class TestPage:
-    """The sentences and figures of the page, from names.yml."""
-
     @pytest.mark.parametrize("name", tables.PAGE["sentences"])
     def test_sentences_match_kept_results(self, kept, name):
         frame, verdicts = kept

@@ -52,8 +52,6 @@ def images_and_labels(subject, count=5):
 
 
 class Shifted(nn.Module):
-    """A network with the same number added to all logits of an image."""
-
     def __init__(self, network, shift):
         super().__init__()
         self.network, self.shift = network, shift
@@ -240,7 +238,6 @@ def linear(*more):
 
 
 def far_apart(unit, images):
-    """Return a network whose logits differ widely within a batch."""
     network = linear(nn.BatchNorm1d(4))
     network[2].weight.data.fill_(6)
     return network

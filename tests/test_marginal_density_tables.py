@@ -10,7 +10,6 @@ from suite.papers.marginal_density import LISTS
 
 
 def rows(values, **columns):
-    """Return a row for each value, by method and seed."""
     lines = [{"method": m, "seed": s, "value": v} for (m, s), v in values.items()]
     where = {"profile": "smoke", "data": "mnist", "network": "mlp"}
     return pd.DataFrame(lines).assign(**where, **{"metric": "accuracy", **columns})

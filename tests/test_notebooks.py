@@ -193,7 +193,6 @@ class TestPage:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_concurrent_runs_have_own_files(monkeypatch, tmp_path, fails):
-    """In the middle of a run another run begins."""
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path))
     files = []
 

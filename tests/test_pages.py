@@ -36,7 +36,6 @@ for name in sys.argv[1:]:
 
 
 def write_photographs(root, names=("cat", "dog"), *, side=32, count=2):
-    """Write photographs into a folder, as the pages assume."""
     for path in [root / "photos" / part / name for part in ("train", "test") for name in names]:
         path.mkdir(parents=True)
         for n in range(count):

@@ -29,7 +29,6 @@ def units(*panels, **changes):
 
 
 def paired(units):
-    """Return the measurements that take a second network."""
     return [unit for unit in units if "beside" in getattr(unit, "settings", {})]
 
 
@@ -158,8 +157,6 @@ def kept():
 
 
 class TestPage:
-    """Statements of the page that no verdict covers."""
-
     def test_numbers_of_parameters(self):
         sizes = []
         for profile, data in (("paper", "cifar100"), ("workstation", CIFAR)):

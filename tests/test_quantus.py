@@ -41,8 +41,6 @@ def saliency(request):
 
 
 def explain_by(saliency):
-    """Wrap a saliency method as Quantus wants it, from arrays to an array."""
-
     def explain(model, inputs, targets, **kwargs):
         return saliency(model, torch.as_tensor(inputs), torch.as_tensor(targets)).numpy()
 

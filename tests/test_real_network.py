@@ -27,7 +27,6 @@ def subject():
 
 @pytest.fixture(scope="module")
 def photograph(subject):
-    """Return one image and its label, in a batch."""
     return subject.test_images(1)
 
 

@@ -203,7 +203,6 @@ def test_parameter_gradient_agrees_with_finite_differences(penalty, setting):
 
 
 def finite_difference(penalty, model, directions, step=1e-6):
-    """Differentiate the mean penalty along a direction, by central differences."""
     start = [parameter.detach().clone() for parameter in model.parameters()]
     values = []
     for size in (step, -step, 0.0):

@@ -69,7 +69,6 @@ class TestResized:
         assert result.fingerprint != original.fingerprint
 
     def test_antialiasing_keeps_the_mean(self):
-        """With antialiasing a checkerboard becomes grey; without, one of its colours would stay."""
         row, column = torch.arange(8)[:, None], torch.arange(8)
         board = (200 * ((row + column) % 2)).to(torch.uint8)
         grey = torch.full((8, 8), 7, dtype=torch.uint8)

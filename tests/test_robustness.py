@@ -15,7 +15,6 @@ each_noisy = pytest.mark.parametrize("metric", METRICS)
 
 
 def values(metric, maps_of=square, n=3, seed=0, **options):
-    """Apply a metric to random images of 4 x 4."""
     images = random_images(n, 1, 4, 4)
     return metric(maps_of, images, LABELS[:n], generator=generator(seed), **options)
 

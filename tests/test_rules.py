@@ -24,13 +24,11 @@ def noise(n=33, scale=1.0, seed=0):
 
 
 def judge(low, high, published=rules.NAN, **settings):
-    """Decide a finding with an interval around its middle."""
     interval = Interval((low + high) / 2, low, high, 6)
     return decide(rules.Finding("", interval, **settings), published)
 
 
 def simulate(true, n, repeats, seed):
-    """Return the words on repeated samples of `n` values around a true effect."""
     rng = np.random.default_rng(seed)
     samples = [true + rng.normal(scale=0.03, size=n) for _ in range(repeats)]
     findings = [rules.Finding("", rules.mean_interval(s), least=0.02) for s in samples]
@@ -192,7 +190,6 @@ class TestTrend:
 
     @pytest.mark.parametrize("slope", [0.0, 0.02, 0.05, 1.0])
     def test_p_of_no_trend(self, slope):
-        """Holm's adjustment is of the p-value of the verdict."""
         for seed in range(8):
             values = noise(60, seed=seed) + slope * np.arange(60)
             rows = frame_of(values, np.linspace(1, 2, 60), seed=range(60))

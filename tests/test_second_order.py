@@ -46,7 +46,6 @@ def dense(subject, index, n_classes=CLASSES):
 
 
 def solve_caso(g, h, margin):
-    """Return CASO without L1 norm, from a dense Hessian, for a margin over L / 2."""
     twice = torch.linalg.eigvalsh(h)[-1] + 2 * margin
     return torch.linalg.solve(twice * torch.eye(len(g), dtype=g.dtype) - h, g)
 

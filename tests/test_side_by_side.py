@@ -149,7 +149,6 @@ class TestMeasures:
 
 
 def rows(values, metric="choice", chosen=False):
-    """Return rows of networks by method and strength, with a value for each seed."""
     lines = [(m, s, seed, v) for (m, s), vs in values.items() for seed, v in enumerate(vs)]
     table = pd.DataFrame(lines, columns=["method", "strength", "seed", "value"])
     return table.assign(metric=metric, status="done", chosen=chosen)
@@ -341,7 +340,6 @@ def test_sizes_match_defaults_of_metrics():
 
 
 def write_photographs(root):
-    """Write tiles of two photographs as PNG, in the folders of their classes."""
     test = load_data("photograph-tiles").test
     for split, rows in (("train", slice(0, 64, 2)), ("test", slice(1, 64, 8))):
         for name, label in enumerate(test.labels.unique()[:2]):

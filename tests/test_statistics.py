@@ -44,14 +44,12 @@ class TestPermutationP:
 
 
 def coverage(interval_of, true, repeats=600):
-    """Return the share of samples whose interval contains the true value."""
     rng = np.random.default_rng(0)
     intervals = (interval_of(rng) for _ in range(repeats))
     return np.mean([interval.low <= true <= interval.high for interval in intervals])
 
 
 def rank_correlation(r):
-    """Return Spearman's correlation of a normal pair with Pearson's `r`."""
     return 6 / np.pi * np.arcsin(r / 2)
 
 

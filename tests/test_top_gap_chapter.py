@@ -22,7 +22,6 @@ ARTICLES = "article_canvas"
 
 
 def labels(plan):
-    """Return the labels of the rows of a plan."""
     items = [item for item in plan if item.labels is not None]
     return pd.DataFrame([{"metric": getattr(i.unit, "metric", ""), **i.labels} for i in items])
 

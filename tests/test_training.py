@@ -59,7 +59,6 @@ def run(unit, **options):
 
 
 def run_and_record(unit):
-    """Train, and return the result and copies of the state after each epoch."""
     states = []
 
     def record(state):
@@ -74,7 +73,6 @@ def have_same_bits(first, second):
 
 
 def compute_loss(network, count, strength):
-    """Return the cross-entropy plus strength times penalty of the first images."""
     train_split = load_data("mnist5k").train
     inputs = to_float(train_split.images[:count], UNIT.pixel_range).requires_grad_()
     labels, logits = train_split.labels[:count], network(inputs)

@@ -98,7 +98,6 @@ def subject_of(parameters, function):
 
 
 def evaluated(parameters, function="build"):
-    """Return a network of the file with the images of the parameters."""
     return load_model(subject_of(parameters, function).predicted, {}, torch.device("cpu"))
 
 

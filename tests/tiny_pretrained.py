@@ -20,7 +20,6 @@ UNIT = Pretrained(data="tiny-photographs", network="tiny")
 
 
 def build() -> nn.Module:
-    """Build a piecewise linear network with batch normalisation."""
     return nn.Sequential(
         nn.Conv2d(3, 6, 3, 2, 1, bias=False),
         nn.BatchNorm2d(6),
@@ -70,5 +69,4 @@ def register(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 
 
 def subject_of(unit: Pretrained = UNIT) -> EvaluatedModel:
-    """Load the network and the photographs, in single precision on the CPU."""
     return load_model(unit, {}, torch.device("cpu"))

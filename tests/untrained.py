@@ -10,7 +10,6 @@ from suite.units import Measurement, Training
 
 
 def n_parameters(network, shape, **options):
-    """Count the parameters of a network for ten classes, without memory for them."""
     with torch.device("meta"):
         model = build_network(network, shape, 10, options=options, seed=0)
     return sum(p.numel() for p in model.parameters())

@@ -21,7 +21,6 @@ def printed(notebook: Path) -> str:
 
 
 def main() -> None:
-    """Write the printed output of all executed chapters."""
     for chapter in notebooks.chapters():
         text = printed(executed_folder() / f"{chapter}.ipynb")
         (REFERENCES / f"{chapter}.txt").write_text(text, encoding="utf-8")

@@ -5,7 +5,6 @@ import math
 import pytest
 import scipy.stats
 import torch
-from torch import nn
 
 from suite import metrics
 from suite.metrics.saliency import integrated_gradients
@@ -67,11 +66,9 @@ class TestFeatureLeakage:
             metrics.feature_leakage(random_images(3, 2, 4, 4), masks)
 
 
-class Square(nn.Module):
+def square(net, x):
     """Logits of half the squared norm times 1, 2, 3: gradients are multiples of x."""
-
-    def forward(self, x):
-        return x.square().flatten(1).sum(1, keepdim=True) / 2 * torch.tensor([[1.0, 2.0, 3.0]])
+    return x.square().flatten(1).sum(1, keepdim=True) / 2 * torch.tensor([[1.0, 2.0, 3.0]])
 
 
 def noises(n_samples, std, shape=(1, 4, 4)):
@@ -83,7 +80,7 @@ def noises(n_samples, std, shape=(1, 4, 4)):
 class TestGradientChange:
     def test_of_a_quadratic(self):
         images, noise = random_images(3, 1, 4, 4), {"noise_std": 0.3, "n_samples": 4}
-        arguments = Square().eval(), images, LABELS
+        arguments = Net(square).eval(), images, LABELS
         relative, absolute = (
             metrics.gradient_change(*arguments, generator=generator(5), **noise, relative=relative)
             for relative in (True, False)

@@ -467,11 +467,6 @@ class TestHessians:
         assert net.training
         assert count_changes(before, net) == 0
 
-    def test_refuse_batch_statistics(self):
-        net = nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten())
-        with pytest.raises(ValueError, match="normalises by statistics of the batch"):
-            closed_form_hessian(evaluation_mode(net), images())
-
 
 class TestClasses:
     @each_view

@@ -10,7 +10,7 @@ from torch import nn
 
 from suite.papers import initial_landscapes as paper
 from suite.papers.path_counts import path_counts
-from tests.double_backward import randn
+from tests.double_backward import Net, randn
 from tests.small_batches import generator
 
 
@@ -21,19 +21,11 @@ def normal(module, std=0.3):
     return module.double()
 
 
-class ResidualSum(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv1d(2, 2, 3, padding=1), nn.Conv1d(2, 3, 1, stride=2)
-
-    def forward(self, x):
-        return self.second(x + self.first(x))
-
-
+RESIDUAL = {"first": nn.Conv1d(2, 2, 3, padding=1), "second": nn.Conv1d(2, 3, 1, stride=2)}
 STACKS = {
     "convolutions": (nn.Conv1d(2, 3, 3), nn.Conv1d(3, 4, 3)),
     "strided and dilated": (nn.Conv1d(2, 3, 3, 2, padding=1), nn.Conv1d(3, 2, 2, dilation=2)),
-    "residual": (ResidualSum(),),
+    "residual": (Net(lambda net, x: net.second(x + net.first(x)), **RESIDUAL),),
     "rectified": (nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 4, 3)),
     "pooled": (nn.Conv1d(2, 3, 3), nn.AvgPool2d((1, 2)), nn.Flatten(), nn.Linear(12, 5)),
 }

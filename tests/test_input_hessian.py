@@ -253,7 +253,6 @@ REFUSED = {
     "NaN": (LINEAR, TWO + NAN, r"images: expected finite .* for image 0 and 2 more;"),
     "bytes": (LINEAR, TWO.byte(), r"images: expected floating-point .* torch\.uint8"),
     "no batch": (LINEAR, TWO[:, 0, 0, 0], NO_BATCH),
-    "empty": (LINEAR, TWO[:0], "images: expected a batch .* at least one image"),
     "one class": (LINEAR, TWO[..., :1], ONE_CLASS),
 }
 

@@ -120,7 +120,6 @@ class TestLandscape:
             (nn.Conv2d(2, 3, 3), randn(2, *SHAPE), r"\(2, classes\), got \(2, 3, 4, 5\)"),
             (nn.Flatten(0, 2), randn(2, *SHAPE), r"\(2, classes\), got \(24, 7\)"),
             (nn.Flatten(), randn(*SHAPE), r"images: expected shape \(B, C, H, W\), got \(2, 6, 7"),
-            (nn.Flatten(), torch.zeros(0, *SHAPE), "at least one image"),
             (nn.Flatten(), torch.zeros(1, *SHAPE, dtype=torch.uint8), "floating-point values"),
             (OF_BATCH, randn(2, *SHAPE), "do not influence one another, but BatchNorm2d '0'"),
         ],

@@ -18,6 +18,7 @@ from suite.papers.measure import check, measure
 from suite.runs import compute
 from suite.training.evaluated import EvaluatedModel
 from suite.units import Measurement, Pretrained, Training
+from tests.double_backward import Net
 
 UNIT = Training(data="blocks", network="mlp", epochs=1, learning_rate=0.1, seed=0)
 
@@ -51,15 +52,8 @@ def images_and_labels(subject, count=5):
     return to_float(test.images[:count], (0, 1)), test.labels[:count]
 
 
-class Shifted(nn.Module):
-    def __init__(self, network, shift):
-        super().__init__()
-        self.network, self.shift = network, shift
-        self.eval()
-
-    def forward(self, x):
-        logits = self.network(x)
-        return logits + self.shift(x, logits)
+def shifted(network, shift):
+    return Net(lambda net, x: (y := net.network(x)) + shift(x, y), network=network).eval()
 
 
 def assert_value(expected, subject, metric, **settings):
@@ -72,8 +66,8 @@ class TestGradients:
     def test_leakage_under_each_setting(self, subject):
         (x, y), network = images_and_labels(subject), subject.network
         masks = null_block_masks(subject.data.test)[:5]
-        centred = Shifted(network, lambda x, logits: -logits.mean(1, keepdim=True))
-        normalised = Shifted(network, lambda x, logits: -logits.logsumexp(1, keepdim=True))
+        centred = shifted(network, lambda x, logits: -logits.mean(1, keepdim=True))
+        normalised = shifted(network, lambda x, logits: -logits.logsumexp(1, keepdim=True))
         for settings, arguments in (
             ({}, (network, x, y)),
             ({"relative": True}, (network, x, y)),
@@ -146,7 +140,7 @@ class TestCurves:
 
     def test_centred_perturbation_ignores_shifts(self, subject):
         settings = {"n_images": 5, "n_steps": 4, "over": "mean", "centred": True}
-        network = Shifted(subject.network, lambda x, logits: x.mean((2, 3)))
+        network = shifted(subject.network, lambda x, logits: x.mean((2, 3)))
         moved = EvaluatedModel(network, UNIT, subject.data)
         areas = [value(s, "pixel_perturbation", **settings).per_image for s in (subject, moved)]
         torch.testing.assert_close(*areas, rtol=0.01, atol=1e-4)

@@ -9,6 +9,7 @@ import torchvision
 from torch import nn
 
 from suite.papers.path_counts import path_counts
+from tests.double_backward import Net
 from tests.small_batches import left_alone
 
 
@@ -37,16 +38,7 @@ LAYERS = [
 ]
 
 
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.weight = nn.Parameter(torch.ones(4, 4))
-
-    def forward(self, x):
-        return self.function(self, x)
-
-
+WEIGHT = {"weight": nn.Parameter(torch.ones(4, 4))}
 UNCHANGED = "ReLU SiLU Dropout BatchNorm2d SqueezeExcitation StochasticDepth".split()
 
 
@@ -60,7 +52,7 @@ def fill_with_ones(module):
             size = (child.kernel_size, child.stride, child.padding)
             setattr(module, name, nn.AvgPool2d(*size, divisor_override=1))
         elif kind == "AdaptiveAvgPool2d":
-            setattr(module, name, Function(lambda m, x: x.sum((2, 3), keepdim=True)))
+            setattr(module, name, Net(lambda m, x: x.sum((2, 3), keepdim=True)))
         elif kind in ("Conv2d", "Linear"):
             nn.init.ones_(child.weight)
             child.bias = None
@@ -137,7 +129,7 @@ class TestCounts:
         ],
     )
     def test_of_means_and_gates(self, function, count):
-        assert torch.equal(path_counts(Function(function), (2, 4, 4)), count * ones(2, 4, 4))
+        assert torch.equal(path_counts(Net(function, **WEIGHT), (2, 4, 4)), count * ones(2, 4, 4))
 
     @pytest.mark.parametrize(
         ("function", "message"),
@@ -152,7 +144,7 @@ class TestCounts:
     )
     def test_unsupported_layers_are_refused(self, function, message):
         with pytest.raises(ValueError, match=message):
-            path_counts(Function(function), (2, 4, 4))
+            path_counts(Net(function, **WEIGHT), (2, 4, 4))
 
     def test_too_many_paths_are_refused(self):
         deep = nn.Sequential(*[nn.Conv1d(1000, 1000, 1, device="meta") for _ in range(110)])
@@ -176,7 +168,7 @@ class TestSquared:
         ("layer", "factor"),
         [(nn.ReLU(), 1 / 2), (nn.MaxPool2d(2), 1 / 4), (nn.AvgPool2d(2), 1 / 16)]
         + [(nn.AdaptiveAvgPool2d(2), 1 / 16), (nn.AdaptiveMaxPool2d(2), 1 / 4)]
-        + [(Function(lambda m, x: x.mean((2, 3))), 1 / 16**2), (nn.BatchNorm2d(2), 1.0)],
+        + [(Net(lambda m, x: x.mean((2, 3))), 1 / 16**2), (nn.BatchNorm2d(2), 1.0)],
     )
     def test_layers_without_weights(self, layer, factor):
         counts = path_counts(layer, (2, 4, 4), squared=True)

@@ -9,7 +9,7 @@ from suite.metrics import saliency
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, integrated_gradients, logit_gradient, smooth_grad
 from suite.networks import build_network
-from tests.double_backward import randn
+from tests.double_backward import Net, randn
 from tests.small_batches import generator, left_alone, random_images, softmax_network
 
 NETWORKS = {"lenet5": {}, "resnet": {"width": 3, "blocks": (1, 1)}}
@@ -33,17 +33,6 @@ FROM = {"generator": torch.Generator()}
 def logits_of(network, images):
     with torch.no_grad():
         return network(images).gather(1, CLASS_INDEX[:, None])[:, 0]
-
-
-class Polynomial(torch.nn.Module):
-    """One logit, the sum of powers of all pixels."""
-
-    def __init__(self, power):
-        super().__init__()
-        self.power = power
-
-    def forward(self, x):
-        return x.flatten(1).pow(self.power).sum(1, keepdim=True)
 
 
 only_lenet = pytest.mark.parametrize("network", ["lenet5"], indirect=True)
@@ -99,8 +88,8 @@ class TestSmoothGrad:
         """Noise moves the gradient of a quadratic linearly, so that its mean stays."""
         spread = (images.flatten(1).amax(1) - images.flatten(1).amin(1)).view(3, 1, 1, 1)
         options = {"method": logit_gradient, "noise_level": 0.2, "generator": generator()}
-        arguments = Polynomial(2).eval(), images, 0 * CLASS_INDEX
-        maps = smooth_grad(*arguments, n_samples=n_samples, **options)
+        squares = Net(lambda net, x: x.square().flatten(1).sum(1, keepdim=True)).eval()
+        maps = smooth_grad(squares, images, 0 * CLASS_INDEX, n_samples=n_samples, **options)
         error = ((maps - 2 * images) / spread).flatten(1).std(1)
         expected = torch.full_like(error, 0.4 / n_samples**0.5)
         torch.testing.assert_close(error, expected, rtol=0.15, atol=0)

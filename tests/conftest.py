@@ -1,5 +1,3 @@
-"""Fixtures of several test files."""
-
 import os
 import pickle
 from collections.abc import Callable, Iterator

@@ -1,5 +1,3 @@
-"""Agreement of this machine with kept results: values, verdicts, and the page."""
-
 import json
 
 import numpy as np

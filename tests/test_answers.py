@@ -1,5 +1,3 @@
-"""Verdicts as values, and as a table of headlines."""
-
 import pytest
 
 from suite.errors import UsageError

@@ -1,5 +1,3 @@
-"""Architectures: layers, parameters, agreement with torchvision, and settings."""
-
 from collections import Counter
 
 import pytest

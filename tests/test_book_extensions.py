@@ -1,5 +1,3 @@
-"""The Sphinx extensions of the book."""
-
 import importlib.util
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""The class of chapters: what it shows, names and saves."""
-
 import shutil
 
 import numpy as np
@@ -99,7 +97,6 @@ class TestNameOfRun:
 
     @pytest.mark.parametrize("chapter", notebooks.chapters())
     def test_of_an_unchanged_notebook(self, chapter):
-        """The defaults are the profile desktop, for a run in Jupyter."""
         defaults = {name: entry.default for name, entry in notebooks.parameters(chapter).items()}
         assert notebooks.notebook_parameters(chapter, defaults) == defaults
         assert defaults["profile"] == "desktop"

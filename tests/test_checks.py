@@ -1,5 +1,3 @@
-"""Parameters: their cell, ranges and names, and the names of runs."""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""Claims: their format, and their verdicts on rows."""
-
 import numpy as np
 import pandas as pd
 import pytest

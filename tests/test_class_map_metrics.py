@@ -1,5 +1,3 @@
-"""Effective receptive fields, sparsity and overlap of class maps, against closed forms."""
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,3 @@
-"""The command line."""
-
 import ast
 import json
 import os
@@ -30,7 +28,6 @@ CHAPTERS = notebooks.chapters()
 
 @pytest.fixture
 def folders(tmp_path):
-    """The variables that move stores, data and results to a folder of the test."""
     return {f"REGLIB_{n.upper()}": str(tmp_path / n) for n in ("store", "executed", "data")}
 
 

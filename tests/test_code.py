@@ -1,5 +1,3 @@
-"""Results of other code: recomputed if a user's function changed, else reported."""
-
 import os
 import subprocess
 import sys

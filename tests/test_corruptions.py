@@ -1,5 +1,3 @@
-"""Corruptions, and measurements of them and of ablation."""
-
 from unittest.mock import Mock
 
 import numpy as np

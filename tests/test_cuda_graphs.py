@@ -91,7 +91,6 @@ class FakeGraph:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Make a captured step on the CPU, whose graph is a `FakeGraph`."""
     stream = SimpleNamespace(device=torch.device("cpu"), wait_stream=lambda other: None)
     failing = SimpleNamespace(error=None)
 
@@ -183,7 +182,6 @@ class TestOrder:
 
 
 def penalties(source, device="cuda"):
-    """Return penalties of the library by name, each of network, logits, labels and images."""
     weights, target = torch.full((3,), 1 / 3, device=device), torch.ones(8, 8, device=device)
     random, attack = {"generator": source}, {"epsilon": 0.1, "step_size": 0.1}
 
@@ -229,7 +227,6 @@ CHANGES = {
 @pytest.mark.gpu
 class TestOnCuda:
     def train(self, capture, name="input_gradient", optimizer="sgd", fast=False, context=None):
-        """Train by a step, captured or not; return losses and the state of the network."""
         network = network_of().cuda()
         model = reglib.fast_double_backward(network) if fast else network
         optimizer, source = OPTIMIZERS[optimizer](network), torch.Generator("cuda").manual_seed(5)

@@ -1,5 +1,3 @@
-"""Modified networks: softplus, k-winners-take-all, pooling without high frequencies."""
-
 import math
 from collections import Counter
 from functools import partial

@@ -1,5 +1,3 @@
-"""The plan of a chapter: its rows, its arrays without photographs, its panels."""
-
 from types import SimpleNamespace
 
 import pandas as pd

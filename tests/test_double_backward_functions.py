@@ -73,7 +73,6 @@ def check_layer(layer, x):
             return torch.func.functional_call(layer, state, (x,))
 
     def second(gy, x, *values):
-        """Differentiate the squared input gradient."""
         (gx,) = torch.autograd.grad(function(x, *values), x, gy, create_graph=True)
         options = {"create_graph": True, "materialize_grads": True}
         return torch.autograd.grad(gx.square().sum(), (x, *values), **options)

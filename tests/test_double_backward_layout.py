@@ -69,7 +69,6 @@ def test_channels_last_agrees_with_stock(case):
 
 
 def return_maps(net, x):
-    """Return feature maps in a dictionary and a list, and save others in the network."""
     net.saved = torch.tanh(net.conv(x))
     return {"maps": [torch.cat([F.relu(net.saved), net.saved], 1)], "number": 2}
 

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from reglib.double_backward import fast_double_backward
-from reglib.double_backward.functions import max_pool_of_pairs_with_indices
 from tests import double_backward as helpers
 from tests.double_backward import Net, assert_same_second_order, assert_same_step, pooled, randn
 
@@ -79,13 +78,6 @@ def test_pooling_without_gradients_is_identical(size, ceil_mode):
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     with pytest.raises(RuntimeError, match="Output size is too small"):
         fast_double_backward(nn.MaxPool2d(2))(x[:, :, :1])
-
-
-@pytest.mark.parametrize("size", [(7, 9), (8, 6), (2, 3)])
-def test_pooling_indices_agree(size):
-    x = randn(2, 3, *size).round(decimals=0)  # with many ties
-    expected = F.max_pool2d(x, 2, return_indices=True)
-    assert all(map(torch.equal, max_pool_of_pairs_with_indices(x), expected))
 
 
 class TestPrecision:

@@ -1,5 +1,3 @@
-"""Stratified cross-validation: folds, and units trained and measured on them."""
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""The cards of the first page."""
-
 import pytest
 
 from suite.book import front

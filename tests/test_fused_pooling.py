@@ -35,7 +35,6 @@ def by_sorting(maps, k):
 
 
 def with_gradient(pool, maps):
-    """Return the means, and the gradient of a weighted sum of them by the maps."""
     maps = maps.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     means = pool(maps)
     weights = random(*means[0].shape, seed=1), random(*means[0].shape, seed=2)

@@ -1,5 +1,3 @@
-"""The chapter on gradient regularisation: its units, cut-offs and tables."""
-
 import math
 
 import numpy as np

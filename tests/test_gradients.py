@@ -33,7 +33,6 @@ def norms(values, p):
 
 
 def assert_same_gradients(model, values, expected, tolerance):
-    """Compare the gradients of two penalties by each parameter, by their norms."""
     gradients, references = (parameter_gradients(v, model) for v in (values, expected))
     for gradient, reference in zip(gradients, references):
         assert float((gradient - reference).norm()) <= tolerance * float(reference.norm())

@@ -1,5 +1,3 @@
-"""Maps with groups of pixels: their quality, objective and location."""
-
 import copy
 import dataclasses
 import warnings
@@ -47,7 +45,6 @@ def pixels(maps):
 
 
 def rank(sizes, ties):
-    """Return the ranks of pixels by size, and among equal sizes by ties, in NumPy."""
     order = np.lexsort((ties.flatten().numpy(), sizes.flatten().numpy()))
     return torch.tensor(order.argsort()).float().view_as(sizes)
 

@@ -1,5 +1,3 @@
-"""Data sets with groups: made of digits, and read from small copies of the real formats."""
-
 import dataclasses
 import functools
 from pathlib import Path

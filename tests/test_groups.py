@@ -1,5 +1,3 @@
-"""Group DRO against its formulas."""
-
 import math
 
 import pytest

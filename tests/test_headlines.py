@@ -1,5 +1,3 @@
-"""Headlines: one row for each claim, their tally, and the scale of networks."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The chapter on high-order saliency: its units, rows and maps."""
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,3 @@
-"""Pieces of a page as HTML."""
-
 import pandas as pd
 
 from suite.evidence import html

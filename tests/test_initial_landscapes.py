@@ -1,5 +1,3 @@
-"""Landscapes of networks before training, and the equations that the record checks."""
-
 import copy
 import functools
 import itertools
@@ -8,14 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from reglib.landscape import scaled_norm
 from suite.errors import UsageError
-from suite.papers import initial_landscapes, pilcro_equations, pilcro_measures
+from suite.papers import initial_landscapes, pilcro_measures
 from suite.papers.measure import measure
-from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
 from suite.runs.compute import check
 from suite.runs.execute import Job, keys_of, load_model, run_job
@@ -25,7 +21,7 @@ from suite.units import Measurement, Training
 OPTIONS = {"blocks": [1, 1], "width": 4, "stem": "strided"}
 FIELDS = {"data": "digits-centred", "network": "resnet", "network_options": OPTIONS}
 START = Training(**FIELDS, epochs=0, learning_rate=1.0, seed=3)
-NAME, EQUATIONS = initial_landscapes.START, NAMES["pilcro"]["equations"]
+NAME = initial_landscapes.START
 
 
 @functools.cache
@@ -89,55 +85,3 @@ def test_maps_are_compared_by_correlation():
     ):
         assert value[name] == pytest.approx(np.corrcoef(first.ravel(), second.ravel())[0, 1])
     assert list(arrays) == ["other"]
-
-
-IMPORTANCE, LINES = pilcro_equations._importance, torch.arange(1, 5).view(4, 1)
-BATCH_NORM, UNFOLD, CONV = F.batch_norm, torch.Tensor.unfold, nn.Conv1d
-BROKEN = {  # a wrong part of each formula, and the checks that then disagree
-    "_routes partial": (lambda f, h, **of: lambda w: f(h.flip(-1), w, **of), "route order"),
-    "_routes _paths": (
-        lambda n, *_, **__: torch.arange(2.0 * n + 1),
-        "commands skip added_inside multinomial normal depth",
-    ),
-    "_routes _Residual": (CONV, "skip added_inside"),
-    "_routes _orders": (lambda n, end: n + end, "multinomial"),
-    "_routes _density": (lambda n: torch.ones(2 * n + 1) / (2 * n + 1), "normal depth"),
-    "_signs torch.Tensor.unfold": (
-        lambda h, *of: UNFOLD(h.flip(-1), *of),
-        "linear_path_sum linear_signs ReLU_signs",
-    ),
-    "_signs torch.relu": (torch.tanh, "ReLU_signs"),
-    "_relu torch.Tensor.relu": (lambda x: x.where(x > 0, x / 2), "derivative half relu_mended"),
-    "_batch_norm jacobian": (lambda f, x: 2 * torch.eye(len(x)), "norm_mended rest_mended others"),
-    "_penalties reglib.landscape.scaled_norm": (lambda v: v.norm(dim=0), "one"),
-    "_modes torch.nn.functional.batch_norm": (
-        lambda *of, training: BATCH_NORM(*of, training=True),
-        "evaluation",
-    ),
-    "_lemma_1 torch.Tensor.sign": (torch.Tensor.abs, "kink_mended"),
-    "_lemma_1 _importance": (lambda *of: LINES * IMPORTANCE(*of), "resampling linear middle"),
-    "_lemma_1 correlation": (lambda *of: torch.tensor(0.9), "correlation"),
-    "_lemma_2 path_counts": (lambda _, shape: torch.ones(shape), "1_layers 2_layers 3_layers"),
-}
-
-
-def agreeing_keys(part):
-    table = pilcro_equations.table(getattr(pilcro_equations, part))
-    compared = {*table[table["agrees"] == "yes"]["compared"]}
-    return {key.replace(" ", "_") for key, row in EQUATIONS.items() if row[1] in compared}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_broken_equation_disagrees(broken, monkeypatch):
-    (part, name), (wrong, keys) = broken.split(), BROKEN[broken]
-    before = agreeing_keys(part)
-    monkeypatch.setattr(name if "." in name else f"{pilcro_equations.__name__}.{name}", wrong)
-    assert before - agreeing_keys(part) == {*keys.split()}
-
-
-def test_equations_disagree_as_recorded():
-    table, wrong = pilcro_equations.table(), "added,added to one,ReLU path sum,ReLU inputs,kink,"
-    assert table["compared"].tolist() == [compared for _, compared, _ in EQUATIONS.values()]
-    wrong += "slope apart,tangent,size,relu,norm,rest,most paths,shares,one printed,kernel,"
-    wrong = (wrong + "interval squared,training,scaled").split(",")
-    assert table[table["agrees"] == "no"]["compared"].tolist() == [EQUATIONS[k][1] for k in wrong]

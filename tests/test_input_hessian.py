@@ -58,7 +58,6 @@ def formed(model, images, labels):
 
 
 def assert_close(actual, expected, rtol=1e-10):
-    """Compare by the norm of each row."""
     actual, expected = actual.flatten(1), expected.flatten(1)
     assert ((actual - expected).norm(dim=1) <= rtol * expected.norm(dim=1)).all()
     assert (expected.norm(dim=1) > 0).all()

@@ -1,5 +1,3 @@
-"""Keeping a finished run of committed code, and merging its parts."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,8 +9,8 @@ from suite.errors import UsageError
 from suite.papers.design import Item, Plan
 from suite.runs import Store, compute
 from suite.runs.code import changes, git
-from suite.runs.keep import keep
-from suite.store import Kept, archive_path, read_archive, without_images, write_archive
+from suite.runs.keep import keep, provenance_of
+from suite.store import Kept, Record, archive_path, read_archive, without_images, write_archive
 from suite.units import Measurement
 
 CHAPTER = "gradient_regularisation"
@@ -36,7 +34,6 @@ def units(small):
 
 @pytest.fixture
 def clean(monkeypatch):
-    """A clean repository whose history has the commit of the units."""
     monkeypatch.setattr("suite.runs.execute.commit", lambda: "abc123")
     monkeypatch.setattr("suite.runs.keep.changes", list)
     monkeypatch.setattr("suite.runs.keep.git", lambda *command: command[-1] + "0" * 34)
@@ -143,3 +140,25 @@ def test_changes_of_tracked_files(tmp_path, monkeypatch):
     for name in ("code.py", "results/a.csv", "new.py"):
         (tmp_path / name).write_text("2")
     assert changes() == ["M code.py"]
+
+
+ABOUT = {"device": "a CPU", "threads": 1, "python": "3.11.7", "torch": "2.15.0", "reglib": "0.1.0"}
+
+
+def record(seconds, ended, metric=None, **changes):
+    unit = {"unit": "measurement", "metric": metric} if metric else {"unit": "training"}
+    about = ABOUT | {"commit": "abc", "peak_bytes": 10} | changes
+    return Record(unit, "done", {}, about | {"seconds": seconds, "ended": ended})
+
+
+def test_provenance_counts_units_once(store):
+    store.write("a" * 32, record(4.0, "2026-01-01T00:00:00Z"))
+    store.write("b" * 32, record(6.0, "2026-01-03T00:00:00Z", peak_bytes=30, commit="def"))
+    store.write("c" * 32, record(1.0, "2026-01-02T00:00:00Z", metric="entropy"))
+    keys = ["a" * 32, "b" * 32, "c" * 32, "a" * 32, "d" * 32]
+    parameters = {"profile": "smoke", "seeds": [0]}
+    summary = provenance_of("chapter", parameters, store.read_all(keys).values())
+    assert (summary["units"], summary["seconds"], summary["peak_bytes"]) == (3, 11.0, 30)
+    assert summary["ended"] == {"first": "2026-01-01T00:00:00Z", "last": "2026-01-03T00:00:00Z"}
+    assert (summary["device"], summary["commit"]) == (["a CPU"], ["abc", "def"])
+    assert summary["parameters"] == parameters

@@ -1,5 +1,3 @@
-"""Kept results: read as written, damaged archives reported, disagreements refused."""
-
 import dataclasses
 import hashlib
 import json

@@ -139,12 +139,6 @@ class TestLandscape:
 
 
 class TestSampledClasses:
-    def test_have_the_frequencies_of_the_softmax(self):
-        logits = torch.tensor([1.0, 0.0, -2.0, 0.5])
-        classes = sample_classes(logits.expand(200_000, 4), generator())
-        shares = classes.bincount(minlength=4) / 200_000
-        torch.testing.assert_close(shares, logits.softmax(0), rtol=0, atol=0.005)
-
     def test_certain_and_broken_logits(self):
         logits = torch.tensor([[0.0, 900.0], [900.0, 0.0], [math.nan, 0.0], [math.inf, 0.0]])
         classes = sample_classes(logits, generator())
@@ -156,12 +150,6 @@ class TestScaledNorm:
     def test_agrees_with_numpy(self):
         values = randn(4, *SHAPE)
         close(scaled_norm(values), torch.stack([by_numpy(v) for v in values]))
-
-    def test_neither_overflows_nor_vanishes(self):
-        values = randn(1, *SHAPE).float()
-        for scale in (1e-30, 1e30):
-            close(scaled_norm(scale * values), scaled_norm(values), 1e-5)
-        assert torch.equal(scaled_norm(torch.zeros(SHAPE)), torch.zeros(SHAPE[1:]))
 
 
 class TestLaplacian:

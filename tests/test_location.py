@@ -1,5 +1,3 @@
-"""Accuracy by location."""
-
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,3 @@
-"""The chapter on marginal density: its units, derived rows and sentences."""
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -246,8 +246,6 @@ def overflowing(unit, images):
 class TestTrainingSteps:
     @pytest.fixture
     def steps(self, subject, monkeypatch):
-        """Return a function that measures four steps with a form, from an initial network."""
-
         def run(form, initial=marginal_density_measures.initial_network, unit=UNIT):
             monkeypatch.setattr(marginal_density_measures, "initial_network", initial)
             model = EvaluatedModel(subject.network, unit, subject.data)

@@ -1,5 +1,3 @@
-"""Tables of the marginal-density chapter."""
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,3 @@
-"""Metrics by name: their settings and the defaults of these."""
-
 import inspect
 
 from suite.papers.measure import METRICS

@@ -1,5 +1,3 @@
-"""The methods of the book: what each changes in a training."""
-
 import pytest
 
 from suite import methods

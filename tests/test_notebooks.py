@@ -1,5 +1,3 @@
-"""The runner on small notebooks, and the files of chapters."""
-
 import contextlib
 import sys
 import types

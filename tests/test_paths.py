@@ -1,5 +1,3 @@
-"""Names of runs, YAML files, and paths in parameters."""
-
 import pytest
 
 from suite.errors import UsageError

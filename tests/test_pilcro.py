@@ -1,5 +1,3 @@
-"""The chapter on importance landscapes: its units, its rows, and statements of its page."""
-
 import itertools
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Top-k accuracy, cross-entropy, flatness and accuracy under corruptions."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Values for prose, and sentences with an expected verdict."""
-
 import json
 from dataclasses import asdict
 

@@ -1,5 +1,3 @@
-"""Readers of data sets: files as their sources publish them, and their errors."""
-
 import gzip
 import hashlib
 import pickle
@@ -140,7 +138,6 @@ class TestFilesOfTorchvision:
 class TestCifar10:
     @pytest.fixture
     def folder(self, tmp_path, monkeypatch):
-        """Write small batches in the format of CIFAR-10, and set their checksums."""
         folder = tmp_path / "data" / "cifar-10-batches-py"
         folder.mkdir(parents=True)
         random = np.random.default_rng(0)

@@ -46,14 +46,12 @@ def test_command_parses(line):
             assert {name for name, _ in args.parameter} <= parameters(chapter).keys()
 
 
-def test_quick_and_wrong_commands(monkeypatch, capsys):
-    wrong = "rnu", "run --profil laptop", "run -p x"
-    for line in ("list", "run --help", "book --help", *wrong):
-        monkeypatch.setattr("sys.argv", ["suite", *line.split()])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0) == (2 if line in wrong else 0), line
-        assert capsys.readouterr().out or line in wrong
+@pytest.mark.parametrize("command", ["run", "book"])
+def test_command_has_help(command, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["suite", command, "--help"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main()
+    assert capsys.readouterr().out
 
 
 def test_papermill_gets_existing_parameters():

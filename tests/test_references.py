@@ -1,5 +1,3 @@
-"""The references that nbval compares."""
-
 import os
 import re
 import subprocess

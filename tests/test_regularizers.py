@@ -270,14 +270,6 @@ class TestInputGradientPenalty:
         errors = logits.detach().softmax(1) - F.one_hot(LABELS, 4)
         torch.testing.assert_close(values, (errors @ weight).square().sum(1), rtol=1e-12, atol=0)
 
-    def test_needs_no_batch(self):
-        model = network_of(PLAIN)
-        together = PENALTIES["input_gradient"](step_of(model, images()))
-        for b in range(BATCH):
-            x = images()[b : b + 1].requires_grad_()
-            alone = input_gradient_penalty(model(x), LABELS[b : b + 1], x)
-            torch.testing.assert_close(together[b : b + 1], alone, rtol=1e-12, atol=0)
-
     def test_sums_the_losses_under_batch_statistics(self):
         model, x = network_of(TRAINING), images().requires_grad_()
         logits = model(x)

@@ -1,5 +1,3 @@
-"""Results of a chapter: their files, and the tables of their verdicts."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Rules: each word is reached, and under the right conditions."""
-
 import dataclasses
 
 import numpy as np

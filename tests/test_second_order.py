@@ -25,7 +25,6 @@ def subject(tmp_path_factory):
 
 
 def inputs_of(subject, index):
-    """Return a photograph as an input of the network, pixels in [0, 1], in double precision."""
     return network_inputs("tiny", subject.data.test.images[index : index + 1]).double()
 
 

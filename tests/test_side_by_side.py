@@ -1,5 +1,3 @@
-"""The chapter that compares the methods: its networks, measures, choice, matrix and guide."""
-
 import inspect
 import json
 import os
@@ -352,7 +350,6 @@ def write_photographs(root):
 
 
 def program(root):
-    """Return the program of the page for a folder, with a quarter of its images."""
     text = "".join(source for kind, source in cells_of_page() if kind == "markdown")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return code.replace("PATH", str(root)).replace('"n_images": 64', '"n_images": 16')

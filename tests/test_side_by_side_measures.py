@@ -1,5 +1,3 @@
-"""Measures that only the chapter "side by side" takes."""
-
 from types import SimpleNamespace
 
 import pytest

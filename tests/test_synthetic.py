@@ -1,5 +1,3 @@
-"""Canvases: the known contents of each image, and the same bytes on every machine."""
-
 import pytest
 import torch
 

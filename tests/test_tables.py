@@ -1,5 +1,3 @@
-"""Selected rows of a table, and the text of their means and intervals."""
-
 import numpy as np
 import pandas as pd
 import pytest

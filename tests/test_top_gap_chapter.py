@@ -1,5 +1,3 @@
-"""The trainings and measurements that the chapter on Top-GAP plans."""
-
 import dataclasses
 
 import pandas as pd

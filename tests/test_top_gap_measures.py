@@ -1,5 +1,3 @@
-"""Metrics of class maps and of robustness, as a `Measurement` asks for them."""
-
 from dataclasses import replace
 from unittest.mock import Mock
 

@@ -1,5 +1,3 @@
-"""Training of a network: reproducible, resumable, with penalties, augmentation and schedules."""
-
 import copy
 import functools
 import itertools

@@ -1,7 +1,4 @@
-"""Your network: networks and images that are not the project's, the dials and their card."""
-
 import pickle
-from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -204,14 +201,7 @@ REFUSED_IMAGES = [
     ({"labels": "folders"}, "labels: expected folders named as classes"),
     ({"network": "efficientnet_lite0"}, "size: expected none for the packaged"),
 ]
-ODD_IMAGES = [
-    ("RGB", "żółw.jpg", ""),
-    ("CMYK", "a.jpg", ""),
-    ("RGBA", "a.png", ""),
-    ("RGB", "animated.webp", ""),
-    ("I;16", "a.png", "expected 8 bits a channel"),
-    ("text", "a.png", "not a readable image"),
-]
+ODD_IMAGES = [("RGB", "żółw.jpg"), ("CMYK", "a.jpg"), ("RGBA", "a.png"), ("RGB", "animated.webp")]
 
 
 class TestImages:
@@ -237,19 +227,16 @@ class TestImages:
             paper.subject_of(parameters | changes)
 
     @pytest.mark.parametrize("size", [(20, 30), (1200, 900)])
-    @pytest.mark.parametrize(("mode", "name", "message"), ODD_IMAGES)
-    def test_that_are_odd(self, parameters, tmp_path, mode, name, message, size):
+    @pytest.mark.parametrize(("mode", "name"), ODD_IMAGES)
+    def test_that_are_odd(self, parameters, tmp_path, mode, name, size):
         path = tmp_path / "odd" / name
         path.parent.mkdir()
-        path.write_text("no image")
         exif = Image.Exif()
         exif[0x0112] = 6  # it lies on its side
         frames = {"save_all": True, "append_images": [Image.new("RGB", size, "red")]}
-        if mode != "text":
-            Image.new(mode, size).save(path, **frames if "animated" in name else {"exif": exif})
-        with pytest.raises(UsageError, match=message) if message else nullcontext():
-            subject = paper.subject_of(parameters | {"images": str(path.parent)})
-            assert load_data(subject.predicted.data).test.images.shape == (1, 3, SIDE, SIDE)
+        Image.new(mode, size).save(path, **frames if "animated" in name else {"exif": exif})
+        subject = paper.subject_of(parameters | {"images": str(path.parent)})
+        assert load_data(subject.predicted.data).test.images.shape == (1, 3, SIDE, SIDE)
 
     def test_absolute_paths(self, file, photos, monkeypatch):
         monkeypatch.chdir(file.parent)

@@ -1,13 +1,18 @@
-"""Gradients through views for many vectors at once agree with stock autograd."""
+"""Gradients of views for many vectors at once, in compiled and in distributed networks."""
 
 import copy
+import multiprocessing
 
 import pytest
 import torch
+import torch.distributed
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from reglib.double_backward import fast_double_backward
-from tests.double_backward import VIEWS, cases, in_general_position, randn
+from tests import double_backward as helpers
+from tests.double_backward import VIEWS, Net, cases, in_general_position, randn
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:There is a performance drop"),
@@ -91,3 +96,87 @@ def test_second_derivatives_for_many_vectors(case):
     (actual,) = torch.autograd.grad(gradient(fast), x, v, is_grads_batched=True)
     expected = [torch.autograd.grad(gradient(model), x, u)[0] for u in v]
     torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-9, atol=1e-9)
+
+
+def compiled(target):
+    return torch.compile(target, backend="eager")
+
+
+def with_compiled_function():
+    function = Net(lambda net, x: net.function(x), function=compiled(F.leaky_relu))
+    layers = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), function
+    return in_general_position(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 5)).double())
+
+
+def with_compiled_layers(model):
+    model[0] = compiled(model[0])
+    model[1].compile(backend="eager")
+    model[2].compile(backend="eager")
+    return model
+
+
+COMPILED = {
+    "around": lambda view, model: compiled(view(model)),
+    "inside": lambda view, model: view(compiled(model)),
+    "layers": lambda view, model: view(with_compiled_layers(model)),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "view"),
+    [("around", "training"), ("inside", "laid out"), ("layers", "laid out")]
+    + [(place, "evaluation") for place in COMPILED],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_gradients_agree_with_stock(place, view):
+    model, x = with_compiled_function(), randn(3, 3, 6, 6)
+    stock = copy.deepcopy(model)
+    stock = stock.eval() if view == "evaluation" else stock
+    stock[4] = nn.LeakyReLU()
+    torch.compiler.reset()
+    compiled_view = COMPILED[place](VIEWS[view], model)
+    steps = (helpers.step(net, x, helpers.LABELS) for net in (compiled_view, stock))
+    assert helpers.distance(*steps) < 1e-11
+
+
+def small_network():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 3)
+    return nn.Sequential(*layers).double()
+
+
+def differentiate(model, x):
+    x = x.clone().requires_grad_()
+    losses = model(x).square().sum(1)
+    (g,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
+    (losses + g.square().sum((1, 2, 3))).mean().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def worker(rank, folder):
+    options = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2}
+    torch.distributed.init_process_group("gloo", **options)
+    try:
+        parallel = DistributedDataParallel(fast_double_backward(small_network()))
+        for _ in range(2):
+            parallel.zero_grad()
+            gradients = differentiate(parallel, batch()[rank::2])
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.save(gradients, f"{folder}/{rank}.pt")
+
+
+def batch():
+    return torch.rand(8, 1, 6, 6, generator=torch.Generator().manual_seed(1)).double()
+
+
+def test_distributed_gradients_agree(tmp_path):
+    other = multiprocessing.get_context("spawn").Process(target=worker, args=(1, str(tmp_path)))
+    other.start()
+    worker(0, tmp_path)
+    other.join(120)
+    assert other.exitcode == 0
+    expected = differentiate(small_network(), batch())
+    for rank in (0, 1):
+        actual = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-13)

@@ -52,10 +52,6 @@ def weight(constant=False):
     return torch.randn(2, SIDE, SIDE, generator=generator(2))
 
 
-def dual_norm(w, norm):
-    return float(w.abs().sum() if norm == "linf" else w.norm())
-
-
 def scores(w, x):
     return x.flatten(1) @ w.flatten()
 
@@ -73,7 +69,8 @@ def assert_near_worst(name, norm="linf", *, near=0.95, scale=1.0, **settings):
     """
     w, x = weight(constant=settings.get("parts") == ["square"]), images()
     epsilon = 0.01 if norm == "linf" else 0.1
-    reach = scale * epsilon * dual_norm(w, norm)
+    # The largest change of w x under the perturbation.
+    reach = scale * epsilon * float(w.abs().sum() if norm == "linf" else w.norm())
     # No image lies on the boundary, where FAB's smallest change rounds to zero.
     network = Linear(w, 0.1 * reach / scale - float(scores(w, x).median()))
     for parameter in network.parameters():

@@ -28,19 +28,15 @@ PANELS = [{"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3, "
 SMALL = [*ASKED, "-p", "panels", repr(PANELS)]
 
 
-def run_in_process(*words, program=("-m", "suite")):
-    command = [sys.executable, *program, *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-
-
 def smoke(**changes):
     return notebooks.units_of(CHAPTER, notebooks.resolve(CHAPTER, "smoke", changes))
 
 
 class TestWithoutPackagesOfPages:
     def test_units_without_missing_package(self):
-        result = run_in_process(*SMALL, program=(str(Path(__file__).with_name("only_units.py")),))
+        command = [sys.executable, Path(__file__).with_name("only_units.py"), *SMALL]
+        how = {"env": os.environ | {"PYTHONPATH": str(ROOT), "REGLIB_JOBS": "1"}, "timeout": 300}
+        result = subprocess.run(command, capture_output=True, text=True, **how)
         assert result.returncode == 1, result.stderr
         units = smoke(panels=PANELS)
         n_failed = len([unit for unit in units if "deeplift" in str(unit)])

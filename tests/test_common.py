@@ -10,6 +10,7 @@ import reglib
 from reglib._common import copy_network, forward_again
 from reglib.double_backward import calls_of, evaluation_mode, fast_double_backward, folded_copy
 from reglib.regularizers import adversarial_examples
+from tests.double_backward import Net
 from tests.small_batches import generator, random_images
 
 LABELS = torch.tensor([0, 2, 1])
@@ -26,24 +27,17 @@ def images():
     return random_images(3, 2, 6, 6, seed=1)
 
 
-class Keeping(nn.Module):
-    """A network that keeps its features: as an attribute, in a list, and in a dictionary."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = layers()
-        self.features, self.seen, self.named = None, [], {}
-
-    def forward(self, x):
-        self.features = self.layers[:3](x)
-        self.seen.append(self.features)
-        self.named["features"] = self.features
-        return self.layers[3:](self.features)
+def keep_features(net, x):
+    """Keep features as an attribute, in a list, and in a dictionary."""
+    net.features = net.layers[:3](x)
+    net.seen.append(net.features)
+    net.named["features"] = net.features
+    return net.layers[3:](net.features)
 
 
 class TestCopyNetwork:
     def test_network_that_keeps_features(self):
-        network = Keeping().eval()
+        network = Net(keep_features, layers=layers(), seen=[], named={}).eval()
         expected = network(images())
         with pytest.raises(RuntimeError, match="graph leaves"):
             copy.deepcopy(network)

@@ -180,17 +180,13 @@ class TestTable:
 
 class TestCheckpoint:
     def test_is_written_and_removed(self, store, here, small, monkeypatch):
-        written, write = [], Store.write_checkpoint
-
-        def note(self, key, state):
-            written.append(key)
-            write(self, key, state)
-
-        monkeypatch.setattr(Store, "write_checkpoint", note)
+        write = Store.write_checkpoint
+        written = mock.create_autospec(write, side_effect=write)
+        monkeypatch.setattr(Store, "write_checkpoint", written)
         compute([small(epochs=2)], store=store, resources=here, checkpoint_seconds=1e9)
-        assert written == []
+        assert written.call_count == 0
         frame = compute([small(epochs=3)], store=store, resources=here, checkpoint_seconds=0)
-        assert len(written) == 3
+        assert written.call_count == 3
         assert list(store.folder.rglob("*.checkpoint")) == []
         # As it is left by a kill.
         store.write_checkpoint(frame.key[0], {"x": load_data("mnist5k").train.labels[:1]})

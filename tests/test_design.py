@@ -13,11 +13,8 @@ NETWORKS = [Pretrained(data=data, network="n") for data in ("mnist", "cifar10")]
 ONE, TWO = (measurement(network, "accuracy") for network in NETWORKS)
 
 
-class Maps:
-    """A store in which the tensors of a unit are its key."""
-
-    def read_tensors(self, key):
-        return None if key == "9" else {"maps": torch.full((2,), float(key))}
+# A store in which the tensors of a unit are its key.
+MAPS = SimpleNamespace(read_tensors=lambda key: {"maps": torch.full((2,), float(key))})
 
 
 def computed(keys):
@@ -30,18 +27,18 @@ class TestPlan:
 
     def test_rows_merge_by_unit_arrays_average(self):
         assert self.PLAN.units() == [TWO, ONE]
-        rows, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), Maps())
+        rows, arrays = self.PLAN.collect(SimpleNamespace(), {}, computed("12"), MAPS)
         assert rows["label"].tolist() == ["b", "a", "c"]
         assert rows["value"].tolist() == [1.0, 2.0, 1.0]
         assert rows["metric"].tolist() == ["accuracy", "accuracy", "other"]
         lists = {name: array.tolist() for name, array in arrays.items()}
         assert lists == {"mean": [1.5, 1.5], "one": [2.0, 2.0]}
         with pytest.raises(ValueError, match="Length mismatch"):
-            self.PLAN.collect(SimpleNamespace(), {}, computed("123"), Maps())
+            self.PLAN.collect(SimpleNamespace(), {}, computed("123"), MAPS)
 
     def test_chapter_derives_rows(self):
         paper = SimpleNamespace(derive=lambda p, rows, arrays: (rows.assign(p=p["p"]), {}))
-        rows, arrays = self.PLAN.collect(paper, {"p": 7}, computed("12"), Maps())
+        rows, arrays = self.PLAN.collect(paper, {"p": 7}, computed("12"), MAPS)
         assert (rows["p"].tolist(), arrays) == ([7] * 3, {})
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -24,18 +25,13 @@ SETTINGS += ["metric_data"]
 GONE = "moved norm deletion faithfulness entropy ten_cosine ten_norm".split()
 
 
-class Reader:
-    """The records and tensors of an archive, as `collect` asks for them."""
-
-    def __init__(self, archive):
-        self.read = archive.records.get
-        self.tensors = defaultdict(dict)
-        for path, tensor in archive.tensors.items():
-            key, _, name = path.partition("/")
-            self.tensors[key][name] = tensor
-
-    def read_tensors(self, key):
-        return self.tensors.get(key)
+def reader(archive):
+    """Return the records and tensors of an archive, as `collect` asks for them."""
+    tensors = defaultdict(dict)
+    for path, tensor in archive.tensors.items():
+        key, _, name = path.partition("/")
+        tensors[key][name] = tensor
+    return SimpleNamespace(read=archive.records.get, read_tensors=tensors.get)
 
 
 def tidy(frame, columns):
@@ -54,7 +50,7 @@ def test_collected_as_they_were_kept(chapter, profile):
     units = plan.units()
     keys = keys_of(units, archive.provenance["fingerprints"])
     computed, paper = table(units, keys, archive.records), notebooks.paper(chapter)
-    rows, arrays = plan.collect(paper, parameters, computed, Reader(archive))
+    rows, arrays = plan.collect(paper, parameters, computed, reader(archive))
     columns = [name for name in archive.rows if name in rows or name not in SETTINGS]
     kept = archive.rows
     if chapter == "high_order_saliency":

@@ -13,7 +13,7 @@ from suite.metrics.saliency import SALIENCIES
 from suite.training.loop import train
 from suite.units import Training
 
-N_IMAGES, N_SAMPLES, SEED = 3, 4, 3
+N_IMAGES, N_SAMPLES = 3, 4
 TOLERANCE = {"rtol": 1e-4, "atol": 0.0}
 
 
@@ -65,31 +65,6 @@ def mirror_one_pixel(arr, indices, **kwargs):
     return changed
 
 
-def quantus_lipschitz(network, digits, saliency, noise, normalise):
-    distance = quantus.functions.similarity_func.distance_euclidean
-    options = {"norm_numerator": distance, "norm_denominator": distance, "disable_warnings": True}
-    options |= {"nr_samples": noise.shape[1], "perturb_func": replay(noise)}
-    metric = quantus.LocalLipschitzEstimate(normalise=normalise, **options)
-    values = metric(network, explain_func=explain_by(saliency), **arrays(digits))
-    return torch.as_tensor(np.array(values), dtype=torch.float32)
-
-
-def lipschitz(network, digits, saliency, skip=0, **options):
-    """Call the metric of this project with a generator that has drawn for `skip` images."""
-    generator = torch.Generator().manual_seed(SEED)
-    torch.randn(skip, N_SAMPLES, 28, 28, generator=generator)
-    options |= {"n_samples": N_SAMPLES, "generator": generator}
-    return metrics.local_lipschitz_estimate(partial(saliency, network), *digits, **options)
-
-
-def normal_noise(noise_std=0.1):
-    """Draw what `local_lipschitz_estimate` draws, (images, samples, pixels)."""
-    generator = torch.Generator().manual_seed(SEED)
-    shape = (N_SAMPLES, 1, 28, 28)
-    draws = [torch.randn(shape, generator=generator) * noise_std for _ in range(N_IMAGES)]
-    return torch.stack(draws).flatten(2).numpy()
-
-
 @pytest.mark.filterwarnings("ignore:The settings for perturbing input")
 @pytest.mark.parametrize(
     ("saliency", "score", "perturb"),
@@ -125,8 +100,16 @@ def test_complexity(network, digits, saliency):
 @pytest.mark.parametrize("normalised", [False, True])
 def test_local_lipschitz_estimate(network, digits, saliency, normalised):
     """Quantus divides by the largest value of a batch, here of one map."""
-    for b, noise in enumerate(normal_noise()):
-        arguments = network, [batch[b : b + 1] for batch in digits], saliency
-        value = lipschitz(*arguments, skip=b, normalised=normalised)
-        expected = quantus_lipschitz(*arguments, noise[None], normalise=normalised)
-        torch.testing.assert_close(value, expected, **TOLERANCE)
+    distance = quantus.functions.similarity_func.distance_euclidean
+    options = {"norm_numerator": distance, "norm_denominator": distance, "disable_warnings": True}
+    options |= {"normalise": normalised, "nr_samples": N_SAMPLES}
+    settings = {"n_samples": N_SAMPLES, "noise_std": 0.1, "normalised": normalised}
+    sources = [torch.Generator().manual_seed(3) for _ in range(2)]
+    for b in range(N_IMAGES):
+        digit, maps_of = [batch[b : b + 1] for batch in digits], partial(saliency, network)
+        value = metrics.local_lipschitz_estimate(maps_of, *digit, generator=sources[0], **settings)
+        noise = 0.1 * torch.randn(N_SAMPLES, 1, 28, 28, generator=sources[1])
+        perturb = replay(noise.flatten(1)[None].numpy())
+        metric = quantus.LocalLipschitzEstimate(perturb_func=perturb, **options)
+        expected = metric(network, explain_func=explain_by(saliency), **arrays(digit))
+        torch.testing.assert_close(value, torch.tensor(expected).float(), **TOLERANCE)

@@ -1,5 +1,3 @@
-"""Derivatives against closed forms."""
-
 from contextlib import suppress
 
 import pytest
@@ -21,17 +19,6 @@ class TestInputGradient:
         assert not gradient.requires_grad
         (second,) = torch.autograd.grad(input_gradient(x**3, x, create_graph=True).sum(), x)
         torch.testing.assert_close(second, 6 * x.detach())
-
-    def test_row_is_gradient_of_its_output(self):
-        x, weight = randn(4, 3), randn(2, 3, seed=1)
-        inputs = [rows.requires_grad_() for rows in (x, *x.clone().split(1))]
-        together, *alone = (input_gradient((rows @ weight.T).square(), rows) for rows in inputs)
-        torch.testing.assert_close(together, torch.cat(alone))
-
-    def test_accumulates_nothing(self):
-        x, weight = (torch.ones(2, requires_grad=True) for _ in range(2))
-        input_gradient(weight * x, x, create_graph=True)
-        assert x.grad is weight.grad is None
 
     @pytest.mark.parametrize(
         ("outputs", "x", "message"),

@@ -143,13 +143,11 @@ CANNOT = [
     (["--part", "0", "2"], "--part: expected I from 1 to N, got [0, 2]"),
     (["--part", "3", "2"], "--part: expected I from 1 to N, got [3, 2]"),
     (["--profile", "smok"], "unknown profile 'smok': did you mean 'smoke'"),
-    (["-p", "n_imges", "3"], "did you mean 'n_images'"),
 ]
 NO_COMMAND = [
     ([], "the following arguments are required: CHAPTER"),
     ([CHAPTER, "--minutes", "soon"], "argument --minutes: invalid float value: 'soon'"),
     ([CHAPTER, "--part", "2"], "argument --part: expected 2 arguments"),
-    ([CHAPTER, "--fast"], "unrecognized arguments: --fast"),
 ]
 
 

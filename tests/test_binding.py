@@ -1,5 +1,3 @@
-"""Metrics that take their arguments from an evaluated model."""
-
 import inspect
 
 import pytest

@@ -1,5 +1,3 @@
-"""Print the book, with stand-ins for jupyter-book and Chromium."""
-
 import subprocess
 import sys
 

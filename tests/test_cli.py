@@ -213,8 +213,6 @@ class TestReport:
 
 
 class TestBeforeWork:
-    """A run checks what it needs before it computes."""
-
     @pytest.fixture
     def run(self, monkeypatch, tmp_path):
         """Run a chapter whose units are counted, not computed."""

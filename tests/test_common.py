@@ -1,5 +1,3 @@
-"""Copies of networks, and repeated calls that keep running statistics."""
-
 import copy
 
 import pytest

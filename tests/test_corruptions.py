@@ -9,7 +9,7 @@ from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, area_under_curve, corrupt
 from suite.papers.measure import measure
 from suite.units import Measurement, identity
-from tests.untrained import Untrained
+from tests.small_batches import Untrained
 
 
 def photographs(count=2, channels=3, size=32):

@@ -123,8 +123,6 @@ CAPTURING = "operation not permitted when stream is capturing"
 
 
 class TestOrder:
-    """The order of warm-up, capture and replays, with a fake graph."""
-
     def test_gives_what_the_step_gives(self, fake):
         (step, _), other = fake(warm_up=2), network_of()
         stock = step_of(other, torch.optim.SGD(other.parameters(), lr=0.1))

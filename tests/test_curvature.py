@@ -1,5 +1,3 @@
-"""Penalties on second derivatives against closed forms."""
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,3 @@
-"""Batch normalisation in evaluation mode, folded into convolutions."""
-
 import copy
 
 import pytest

@@ -47,23 +47,15 @@ def count_changes(before, model):
     return sum(not torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
 
 
-class Streaming(nn.Module):
-    """A network whose `forward` changes its attributes, buffers and parameters."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
-        self.calls, self.log, self.features = 0, [], None
-        self.register_buffer("mean", torch.ones(2, 1, 1))
-
-    def forward(self, x):
-        self.calls += 1
-        self.log.append(x.shape)
-        self.mean.mul_(0.9).add_(torch.rand(2, 1, 1))
-        for parameter in self.parameters():
-            parameter.data.mul_(0.5)
-        self.features = x - self.mean
-        return self.norm(self.conv(self.features))
+def stream(net, x):
+    """Change attributes, buffers and parameters."""
+    net.calls += 1
+    net.log.append(x.shape)
+    net.mean.mul_(0.9).add_(torch.rand(2, 1, 1))
+    for parameter in net.parameters():
+        parameter.data.mul_(0.5)
+    net.features = x - net.mean
+    return net.norm(net.conv(net.features))
 
 
 MAKERS = [fast_double_backward, evaluation_mode, folding_of, folded_copy, calls_of]
@@ -71,7 +63,9 @@ MAKERS = [fast_double_backward, evaluation_mode, folding_of, folded_copy, calls_
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_making_leaves_network_and_generator_alone(make):
-    net, x = Streaming().eval(), torch.rand(2, 2, 5, 5).requires_grad_()
+    layers = {"conv": nn.Conv2d(2, 3, 3), "norm": nn.BatchNorm2d(3), "calls": 0, "log": []}
+    net, x = Net(stream, **layers).eval(), torch.rand(2, 2, 5, 5).requires_grad_()
+    net.register_buffer("mean", torch.ones(2, 1, 1))
     net(x)
     features, attributes = net.features, {**vars(net)}
     state, rng = copy.deepcopy(net.state_dict()), torch.get_rng_state()

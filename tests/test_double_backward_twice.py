@@ -48,11 +48,6 @@ ACTIVATIONS = {
 }
 
 
-@cases(ACTIVATIONS)
-def test_activations_have_exact_third_derivatives(case):
-    assert_agree(*case, 4 * randn(6, 8))  # on all three pieces
-
-
 def attention(x, *, mask=0.0, scale=None, repeats=1):
     """Attend by two heads of four features, or by four query heads to two key heads of two."""
     query, key, value = heads(x, repeats)
@@ -87,9 +82,9 @@ ATTENTION = {
 }
 
 
-@cases(ATTENTION)
-def test_attention_has_exact_third_derivatives(case):
-    assert_agree(*case, randn(2, 3, 8))
+@cases(ACTIVATIONS | ATTENTION)
+def test_third_derivatives_are_exact(case):
+    assert_agree(*case, 4 * randn(2, 3, 8))  # on all three pieces of the activations
 
 
 def test_multi_head_attention_has_second_derivatives():

@@ -1,5 +1,3 @@
-"""Generated pages, from results that the tests write."""
-
 import json
 import re
 

@@ -14,7 +14,7 @@ from suite.papers import gradient_regularisation as paper
 from suite.papers import gradient_regularisation_tables as tables
 from suite.papers.design import panels_of
 from suite.units import Measurement, Training
-from tests.untrained import n_parameters
+from tests.small_batches import n_parameters
 
 PANEL = {"data": "mnist5k", "network": "lenet5", "epochs": 1, "n_alphas": 3}
 PARAMETERS = {"panels": [PANEL], "repetitions": 2, "batch_size": 128, "alpha_min": 1e2}

@@ -1,5 +1,3 @@
-"""Tables and pictures for the chapter on high-order saliency, against values by hand."""
-
 import dataclasses
 
 import numpy as np

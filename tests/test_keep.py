@@ -12,6 +12,7 @@ from suite.runs.code import changes, git
 from suite.runs.keep import keep, provenance_of
 from suite.store import Kept, Record, archive_path, read_archive, without_images, write_archive
 from suite.units import Measurement
+from tests.test_kept import ABOUT
 
 CHAPTER = "gradient_regularisation"
 PARAMETERS = {"profile": "laptop", "seeds": [0, 1]}
@@ -142,13 +143,9 @@ def test_changes_of_tracked_files(tmp_path, monkeypatch):
     assert changes() == ["M code.py"]
 
 
-ABOUT = {"device": "a CPU", "threads": 1, "python": "3.11.7", "torch": "2.15.0", "reglib": "0.1.0"}
-
-
 def record(seconds, ended, metric=None, **changes):
     unit = {"unit": "measurement", "metric": metric} if metric else {"unit": "training"}
-    about = ABOUT | {"commit": "abc", "peak_bytes": 10} | changes
-    return Record(unit, "done", {}, about | {"seconds": seconds, "ended": ended})
+    return Record(unit, "done", {}, ABOUT | changes | {"seconds": seconds, "ended": ended})
 
 
 def test_provenance_counts_units_once(store):

@@ -1,5 +1,3 @@
-"""Landscapes and their penalties against closed forms, in float64."""
-
 import math
 
 import numpy as np
@@ -12,7 +10,7 @@ from torch import nn
 import reglib
 from reglib import curvature_penalty, data_smoothness, target_penalty, total_variation
 from reglib.double_backward import evaluation_mode
-from reglib.landscape import expected_importance_landscape, laplacian, sample_classes, scaled_norm
+from reglib.landscape import expected_importance_landscape, laplacian, sample_classes
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone
 
@@ -144,12 +142,6 @@ class TestSampledClasses:
         classes = sample_classes(logits, generator())
         assert classes[:2].tolist() == [1, 0]
         assert ((classes >= 0) & (classes < 2)).all()
-
-
-class TestScaledNorm:
-    def test_agrees_with_numpy(self):
-        values = randn(4, *SHAPE)
-        close(scaled_norm(values), torch.stack([by_numpy(v) for v in values]))
 
 
 class TestLaplacian:

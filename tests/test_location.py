@@ -5,7 +5,7 @@ from torch import nn
 from reglib.landscape import data_smoothness, expected_importance_landscape, total_variation
 from suite.metrics import correct_by_location
 from tests.double_backward import Net
-from tests.untrained import Untrained
+from tests.small_batches import Untrained
 
 
 class Brightest(nn.Module):

@@ -1,5 +1,3 @@
-"""Measurements of the marginal-density chapter, against the functions of `suite.metrics`."""
-
 import dataclasses
 
 import numpy as np

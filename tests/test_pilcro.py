@@ -11,7 +11,7 @@ from suite.evidence.results import load_results
 from suite.evidence.tables import select
 from suite.papers import pilcro
 from suite.units import Measurement, Training, identity
-from tests.untrained import n_parameters
+from tests.small_batches import n_parameters
 
 CHAPTER, CIFAR = "pilcro", pilcro.CIFAR
 PANEL = {"data": "digits-centred", "network": "resnet", "epochs": 3, "n_train": 50}

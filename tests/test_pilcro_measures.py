@@ -7,7 +7,7 @@ from suite.data import load_data
 from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, centre_to_rim, corrupt
 from suite.papers.path_counts import path_counts
-from tests.untrained import Untrained
+from tests.small_batches import Untrained
 
 NETWORK = Untrained("mnist5k")
 

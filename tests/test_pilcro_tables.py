@@ -1,5 +1,3 @@
-"""Figures and ratios of the chapter on importance landscapes, on tables made by hand."""
-
 import itertools
 import math
 

@@ -111,5 +111,5 @@ def test_local_lipschitz_estimate(network, digits, saliency, normalised):
         noise = 0.1 * torch.randn(N_SAMPLES, 1, 28, 28, generator=sources[1])
         perturb = replay(noise.flatten(1)[None].numpy())
         metric = quantus.LocalLipschitzEstimate(perturb_func=perturb, **options)
-        expected = metric(network, explain_func=explain_by(saliency), **arrays(digit))
+        expected = np.array(metric(network, explain_func=explain_by(saliency), **arrays(digit)))
         torch.testing.assert_close(value, torch.tensor(expected).float(), **TOLERANCE)

@@ -132,18 +132,6 @@ def test_cases_hold_every_penalty():
     assert {case.name for case in CASES.values()} == PENALTIES.keys()
 
 
-def test_penalty_settings_are_its_other_arguments():
-    def function(inputs, labels, *, radius, order=2):
-        return inputs.sum(1) * radius + labels * order
-
-    penalty = penalties.of_inputs(function)
-    assert str(inspect.signature(penalty)) == "(batch, /, *, radius, order=2)"
-    inputs = torch.ones(3, 2)
-    step = PenaltyInputs(nn.Identity(), inputs, LABELS, inputs, torch.Generator())
-    assert torch.equal(penalty(step, radius=10), 20 + 2 * LABELS)
-    assert torch.equal(penalty(step, radius=10, order=0), torch.full((3,), 20.0))
-
-
 @each_case
 def test_penalty_is_finite_and_changes_nothing(penalty, setting):
     model = network_for(penalty, setting)

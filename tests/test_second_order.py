@@ -1,5 +1,3 @@
-"""Measurements to second order, against dense Hessians by autograd."""
-
 import copy
 from functools import cache
 

@@ -11,7 +11,7 @@ from suite.papers.top_gap import TITLES
 from suite.paths import KEPT_RESULTS
 from suite.training.loop import check
 from suite.units import training_of
-from tests.untrained import n_parameters
+from tests.small_batches import n_parameters
 
 CHAPTER = "top_gap"
 PHOTOGRAPHS = "resized:imagenette160:128"

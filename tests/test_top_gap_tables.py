@@ -1,5 +1,3 @@
-"""Tables and pictures of the chapter on Top-GAP, on rows made by hand."""
-
 import numpy as np
 import pandas as pd
 

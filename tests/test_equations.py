@@ -56,8 +56,8 @@ BROKEN_TOP_GAP = [
     ("_bound LEAST", 0.21, "bound"),
     ("_minimum LEAST", 0.24, "below"),
     ("_minimum LEAST", 0.21, "above"),
-    ("_fields effective_receptive_field", lambda _, x, location: x, "class_maps features together"),
-    ("_fields erf_distance", lambda maps_of, x: maps_of(x), "each together"),
+    ("_fields effective_receptive_field", lambda _, x, location: x, "class_maps features"),
+    ("_fields erf_distance", lambda maps_of, x: maps_of(x), "each"),
 ]
 BROKEN = [("pilcro", name, *wrong) for name, wrong in BROKEN_PILCRO.items()]
 BROKEN += [("top_gap", *broken) for broken in BROKEN_TOP_GAP]

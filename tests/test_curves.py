@@ -1,5 +1,3 @@
-"""Insertion, deletion, perturbation and ablation, against closed forms and plain loops."""
-
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,3 @@
-"""Measures of the marginal-density chapter against closed forms and other programs."""
-
 import math
 
 import pytest

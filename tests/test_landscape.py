@@ -10,7 +10,7 @@ from torch import nn
 import reglib
 from reglib import curvature_penalty, data_smoothness, target_penalty, total_variation
 from reglib.double_backward import evaluation_mode
-from reglib.landscape import expected_importance_landscape, laplacian, sample_classes
+from reglib.landscape import expected_importance_landscape, laplacian, sample_classes, scaled_norm
 from tests.double_backward import randn
 from tests.small_batches import generator, left_alone
 
@@ -142,6 +142,12 @@ class TestSampledClasses:
         classes = sample_classes(logits, generator())
         assert classes[:2].tolist() == [1, 0]
         assert ((classes >= 0) & (classes < 2)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_scaled_norm_neither_overflows_nor_vanishes(scale):
+    values = randn(1, *SHAPE).float()
+    close(scaled_norm(scale * values), scaled_norm(values), 1e-5)
 
 
 class TestLaplacian:

@@ -5,8 +5,9 @@ from torch import nn
 from reglib.double_backward import folding_of
 from suite.data import load_data
 from suite.errors import DataMissing, UsageError
-from suite.networks import PRETRAINED, load_pretrained, network_inputs, pretrained_weights
+from suite.networks import PRETRAINED, load_pretrained, pretrained_weights
 from suite.networks.defences import SoftReLU6, with_softplus
+from suite.networks.pretrained import network_inputs
 from suite.runs import Store, compute
 from suite.runs.execute import describe, load_subject
 from suite.runs.plan import plan

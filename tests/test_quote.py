@@ -69,12 +69,12 @@ class TestMeans:
 
     def test_unpaired_networks(self):
         table = rows().assign(seed=range(len(rows())))
-        value = quote.unpaired(table, *PAIR)
+        value = quote.paired(table, *PAIR, within=False)
         assert value.estimate == pytest.approx(0.5)
         assert value.low < 0.5 < value.high  # pairs of a seed have no spread here
         assert f"{value:signed~}" == "+0.5"
-        assert not quote.unpaired(table, "kind", "l1", "pool")
-        assert quote.unpaired(table.iloc[[0, 1, 5]], *PAIR).word == "unclear"  # one of a kind
+        assert not quote.paired(table, "kind", "l1", "pool", within=False)
+        assert quote.paired(table.iloc[[0, 1, 5]], *PAIR, within=False).word == "unclear"
 
     @pytest.mark.parametrize(
         ("word", "values"),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from suite.errors import UsageError
 from suite.metrics.display import normalised_for_display
 from suite.metrics.saliency import SALIENCIES
-from suite.networks import network_inputs
+from suite.networks.pretrained import network_inputs
 from suite.papers import second_order
 from tests.tiny_pretrained import CLASSES, PHOTOGRAPHS, register, subject_of
 

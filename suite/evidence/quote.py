@@ -136,13 +136,16 @@ def mean(rows: pd.DataFrame) -> Value:
     return Value(*mean_interval(units), **_origin(rows)) if len(units) else Value()
 
 
-def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
+def paired(
+    rows: pd.DataFrame, between: str, first: str, second: str, *, within: bool = True
+) -> Value:
     """Return the mean difference of `first` and `second` over pairs of one seed.
 
     Args:
         rows: see `mean`.
         between: the column of both values.
         first, second: the difference is first minus second.
+        within: whether to compare pairs of one seed; else two sets of networks, by their means.
 
     Returns:
         The difference, with the word of `judge_gap`.
@@ -150,17 +153,12 @@ def paired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
     rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
     if rows[between].nunique() < 2:
         return Value()
-    gaps = Sides(between, first, second).gaps(rows, unit_of(rows))
-    return judge_gap(mean_interval(gaps), **_origin(rows))
-
-
-def unpaired(rows: pd.DataFrame, between: str, first: str, second: str) -> Value:
-    """Return the difference of the means of two sets of networks; see `paired`."""
-    rows = best_rows(rows[rows[between].isin([first, second])].dropna(subset="value"))
-    if rows[between].nunique() < 2:
-        return Value()
-    means = [mean_interval(rows.loc[rows[between] == name, "value"]) for name in (first, second)]
-    return judge_gap(difference(means[0], means[1]), **_origin(rows))
+    if within:
+        gap = mean_interval(Sides(between, first, second).gaps(rows, unit_of(rows)))
+    else:
+        one, other = (rows.loc[rows[between] == name, "value"] for name in (first, second))
+        gap = difference(mean_interval(one), mean_interval(other))
+    return judge_gap(gap, **_origin(rows))
 
 
 def judge_gap(gap: Interval, **origin: Any) -> Value:

@@ -2,11 +2,4 @@
 
 from suite.networks.architectures import NETWORKS, ResNet, build_network
 from suite.networks.defences import is_activation, with_softplus
-from suite.networks.pretrained import (
-    PRETRAINED,
-    check_weights,
-    load_pretrained,
-    network_inputs,
-    pretrained_weights,
-    title,
-)
+from suite.networks.pretrained import PRETRAINED, load_pretrained, pretrained_weights, title

@@ -264,21 +264,14 @@ def _execute(notebook: Path, partial: Path, values: Values, log: TextIO | None) 
         raise RunFailed(f"{notebook.stem}: {error}") from error
 
 
-def _list_executed(partial: Path) -> list[bool]:
-    """Return whether each code cell ran."""
-    import nbformat
-
-    cells = nbformat.read(partial, as_version=4).cells if partial.exists() else []
-    return [bool(c.execution_count) for c in cells if c.cell_type == "code" and c.source.strip()]
-
-
 def _finish(chapter: str, partial: Path, notice: str) -> None:
     """Check that every cell ran, remove what differs between runs, and put a notice first."""
     import nbformat
 
-    if not all(_list_executed(partial)):
-        raise RunFailed(f"{chapter}: a cell of code did not run")
     notebook = nbformat.read(partial, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    if not all(cell.execution_count for cell in code):
+        raise RunFailed(f"{chapter}: a cell of code did not run")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata.pop("papermill", None)

@@ -14,7 +14,7 @@ from suite.data import image_shape
 from suite.errors import expected
 from suite.evidence import tables
 from suite.evidence.names import PANEL, name_of
-from suite.evidence.quote import Value, paired, unpaired
+from suite.evidence.quote import Value, paired
 from suite.evidence.results import Results
 from suite.methods import input_gradient
 from suite.papers.design import Arrays, Derived, Item, Plan, Spec, grid, measurement, panels_of
@@ -201,7 +201,7 @@ def changes(
 def change(rows: pd.DataFrame, place: str, against: str) -> Value:
     """Return the mean at one place minus that at another; within seeds if networks are paired."""
     within = rows.groupby("seed")["alpha"].nunique().max() > 1
-    return (paired if within else unpaired)(rows, "place", place, against)
+    return paired(rows, "place", place, against, within=within)
 
 
 def divide_by_plateau(rows: pd.DataFrame) -> pd.DataFrame:

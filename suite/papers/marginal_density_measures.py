@@ -1,6 +1,7 @@
 """Metrics of the marginal-density chapter; `suite.metrics` defines most of them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -8,13 +9,13 @@ from torch import Tensor, nn
 
 from reglib import marginal_density_penalty
 from reglib._common import forward_again
-from reglib.autodiff import input_gradient
+from reglib.autodiff import Map, input_gradient
 from suite import metrics
 from suite.data import ImageData, load_data, null_block_masks
 from suite.errors import UsageError
 from suite.papers.binding import area, bind
 from suite.training import optimizers
-from suite.training.evaluated import EvaluatedModel, Result
+from suite.training.evaluated import ChangedLogits, EvaluatedModel, Result
 from suite.training.loop import initial_network
 from suite.units import Training
 
@@ -24,15 +25,9 @@ Feature = Literal["block", "digit"]
 Statistic = Literal["size", "share", "range", "spread"]
 
 
-class Centred(nn.Module):
-    """Subtract from logits, (B, classes), their mean over classes."""
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits - logits.mean(1, keepdim=True)
-
-
 # Shifts of all logits, which leave the predictions as they are.
-SHIFTS = {"centred": Centred(), "log_probability": nn.LogSoftmax(dim=1)}
+SHIFTS: dict[str, Map] = {"centred": lambda logits: logits - logits.mean(1, keepdim=True)}
+SHIFTS |= {"log_probability": partial(torch.log_softmax, dim=1)}
 
 
 def feature_leakage(
@@ -60,7 +55,7 @@ def feature_leakage(
             is then their share of the map in that half.
         saliency: method of the maps.
     """
-    network = nn.Sequential(subject.folded, SHIFTS[shift]).eval() if shift else subject.folded
+    network = ChangedLogits(subject.folded, SHIFTS[shift]) if shift else subject.folded
     images, labels = subject.test_images(n_images)
     masks = null_block_masks(subject.data.test)[:n_images].to(images.device)
     images = images * masks if alone else images
@@ -120,7 +115,7 @@ def _perturbation(
     With `centred`, scores and maps are of centred logits, which no shift of all logits changes.
     """
     if centred:
-        model = nn.Sequential(model, SHIFTS["centred"]).eval()
+        model = ChangedLogits(model, SHIFTS["centred"])
         sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
     return metrics.pixel_perturbation(sizes, model, images, class_index, n_steps=n_steps, over=over)
 
@@ -140,7 +135,7 @@ def _insertion_curve(
     With `fractional` they are the changes from the empty image, over the mean change to the whole
     image. Logits are then centred, since a shift of all logits would dominate the change.
     """
-    model = nn.Sequential(model, SHIFTS["centred"]).eval() if fractional else model
+    model = ChangedLogits(model, SHIFTS["centred"]) if fractional else model
     curves = metrics.insertion_curve(maps, model, images, class_index, n_steps=n_steps, score=score)
     change = curves - curves[:, :1]
     return change / change[:, -1].mean() if fractional else curves

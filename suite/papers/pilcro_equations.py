@@ -51,7 +51,8 @@ def tabulate(chapter: str, parts: Sequence[Callable[..., Iterator[Check]]]) -> p
     return pd.DataFrame(rows, columns="equation,compared,relative error,limit,agrees".split(","))
 
 
-def _randn(source: torch.Generator, *shape: int) -> Tensor:
+def draw(source: torch.Generator, *shape: int) -> Tensor:
+    """Draw normal numbers in double precision."""
     return torch.randn(*shape, dtype=torch.float64, generator=source)
 
 
@@ -83,8 +84,8 @@ def _routes(source: torch.Generator) -> Iterator[Check]:
 
     A further command, which shortcuts allow, skips a layer and keeps the position.
     """
-    h, ends = _randn(source, 1, 9), torch.arange(9)
-    for weights in _randn(source, 4, 1, 1, 3):
+    h, ends = draw(source, 1, 9), torch.arange(9)
+    for weights in draw(source, 4, 1, 1, 3):
         layer = partial(F.conv1d, h, padding=1)
         entries = jacobian(layer, weights)[0, :, 0, 0]
         lead = (entries[..., None] == h[0]).int().argmax(-1)  # (outputs, commands)
@@ -110,10 +111,10 @@ def _routes(source: torch.Generator) -> Iterator[Check]:
 def _signs(source: torch.Generator) -> Iterator[Check]:
     """Give three convolutions all signs of their weights, and of biases where inputs are others."""
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0]).double()] * 12)
-    layers = (signs * _randn(source, 12)).view(-1, 3, 4).movedim(1, 0)  # three weights and a bias
+    layers = (signs * draw(source, 12)).view(-1, 3, 4).movedim(1, 0)  # three weights and a bias
     paths = torch.einsum("na,nb,nc->nabc", *layers[..., :3]).flatten(1)  # (networks, commands)
     ends = F.one_hot(torch.cartesian_prod(*[torch.arange(3)] * 3).sum(1)).double()
-    x = torch.stack([_randn(source, 7), 5 + 3 * _randn(source, 7)])[:, None]
+    x = torch.stack([draw(source, 7), 5 + 3 * draw(source, 7)])[:, None]
     x, biased = x.repeat(1, len(signs), 1).requires_grad_(), torch.tensor([0, 1]).view(2, 1, 1)
     for key, activation, share in (("linear", torch.clone, 1), ("ReLU", torch.relu, 1 / 2**3)):
         h = x
@@ -144,15 +145,15 @@ def _relus(weights: Sequence[Tensor], x: Tensor) -> Tensor:
 def _lemma_1(source: torch.Generator) -> Iterator[Check]:
     """Resample pixels of digits, for a linear function and for ten networks with ReLU."""
     x = F.avg_pool2d(load_data("mnist5k").test.images[:30].double(), 4).flatten(1)
-    slope = _randn(source, 49)
+    slope = draw(source, 49)
     *lines, resampled = _importance(lambda x: x @ slope, x)
     yield "resampling", resampled, slope.square() * x.var(0, correction=0)
     yield "linear", torch.stack(lines), resampled[None]
-    point = _randn(source, 1000)
+    point = draw(source, 1000)
     beyond = 2 * (-point * point.mean().sign()).relu().mean()
     yield "kink", point.mean().abs(), point.abs().mean()
     yield "kink mended", point.mean().abs() + beyond, point.abs().mean()
-    networks = zip(*(_randn(source, 10, *shape) for shape in ((4, 1, 3, 3), (4, 4, 3, 3), (36,))))
+    networks = zip(*(draw(source, 10, *shape) for shape in ((4, 1, 3, 3), (4, 4, 3, 3), (36,))))
     terms = torch.stack([_importance(partial(_relus, weights), x) for weights in networks], 1)
     for key, pair in zip(("slope apart", "tangent", "middle"), itertools.pairwise(terms.mean(1))):
         yield key, *pair
@@ -164,7 +165,7 @@ def _lemma_1(source: torch.Generator) -> Iterator[Check]:
 def _resampling(source: torch.Generator) -> Iterator[Check]:
     """Expand the mean of a smooth function over a normal input, by Gauss-Hermite quadrature."""
     points, shares = map(torch.tensor, np.polynomial.hermite_e.hermegauss(30))
-    x = _randn(source, 9, 1)
+    x = draw(source, 9, 1)
     y = x.tanh()
     means = {s: (x + s * points).tanh() @ shares / shares.sum() for s in (0.02, 0.01)}
     rests = [mean - (y - y * (1 - y**2) * s**2)[:, 0] for s, mean in means.items()]
@@ -172,7 +173,7 @@ def _resampling(source: torch.Generator) -> Iterator[Check]:
 
 
 def _relu(source: torch.Generator) -> Iterator[Check]:
-    x = _randn(source, 10**6).requires_grad_()
+    x = draw(source, 10**6).requires_grad_()
     squares = input_gradient(x.relu(), x).square()
     yield from (("derivative", squares, (x > 0).double()), ("half", squares.mean(), 0.5))
     above, true = x[x > 0], x.relu().var()
@@ -184,20 +185,20 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
     def normalise(x: Tensor) -> Tensor:
         return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
 
-    a = _randn(source, 16)
+    a = draw(source, 16)
     z, std = normalise(a), a.std(correction=0)
     true = jacobian(normalise, a)  # (j, i)
     for key, product in {"norm": z.square(), "norm mended": torch.outer(z, z)}.items():
         yield key, (torch.eye(16) - 1 / 16 - product / 16) / std, true
 
-    exact = {n: jacobian(normalise, normalise(_randn(source, n))).square() for n in (250, 500)}
+    exact = {n: jacobian(normalise, normalise(draw(source, n))).square() for n in (250, 500)}
     rests = [square - torch.eye(n) * (1 - 1 / n) ** 2 for n, square in exact.items()]
     means = [(rest.diag().mean(), (rest - rest.diag().diag()).mean()) for rest in rests]
     own, others = ((small / large).log2() for small, large in zip(*means))
     yield from (("rest", own, 2.0), ("rest mended", own, 1.0), ("others", others, 2.0))
 
-    n, weights, gamma = 64, 3 * _randn(source, 10_000, 6), 1 + _randn(source, 10_000) / 5
-    h = (2 * _randn(source, 10_000, n, 6)).requires_grad_()
+    n, weights, gamma = 64, 3 * draw(source, 10_000, 6), 1 + draw(source, 10_000) / 5
+    h = (2 * draw(source, 10_000, n, 6)).requires_grad_()
     outputs = gamma[:, None] * normalise(torch.einsum("dnf,df->dn", h, weights))
     (gradient,) = torch.autograd.grad(outputs[:, 0].sum(), h)
     share = weights[:, 0].square() / weights.square().sum(1)
@@ -207,7 +208,7 @@ def _batch_norm(source: torch.Generator) -> Iterator[Check]:
     signs = torch.tensor([*itertools.product([-1.0, 1.0], repeat=6)], dtype=torch.float64)
     yield "convolution", weights[0].square().sum(), (signs @ weights[0]).var(correction=0)
 
-    squares = _randn(source, 50_000, 2, 2, 3).square()  # filters, channels, positions
+    squares = draw(source, 50_000, 2, 2, 3).square()  # filters, channels, positions
     shares = (squares / squares.sum((2, 3), keepdim=True)).mean(0)
     outputs = torch.ones(1, 2, 6, dtype=torch.float64)
     true = F.conv_transpose1d(outputs, shares)[0] / outputs.numel()
@@ -223,7 +224,7 @@ def _normalised(depth: int) -> nn.Module:
 
 def _lemma_2(source: torch.Generator) -> Iterator[Check]:
     """Differentiate convolutions of 8 channels and width 3, each normalised by the batch."""
-    x, sizes = 2 * _randn(source, 60, 8, 12), [12, 10, 8, 6]
+    x, sizes = 2 * draw(source, 60, 8, 12), [12, 10, 8, 6]
     for depth, size in enumerate(sizes[1:], 1):
         true = squared_gradients(partial(_normalised, depth), x, n_draws=100, seed=0).mean((0, 1))
         scales = [(60 * n - 1) / (60 * n * 24) for n in sizes[1 : depth + 1]]
@@ -234,7 +235,7 @@ def _lemma_2(source: torch.Generator) -> Iterator[Check]:
 
 
 def _penalties(source: torch.Generator) -> Iterator[Check]:
-    values, target = (lib.scaled_norm(_randn(source, 3, 16, 16).square()) for _ in range(2))
+    values, target = (lib.scaled_norm(draw(source, 3, 16, 16).square()) for _ in range(2))
     yield from (("one", values.square().mean(), 1.0), ("one printed", values.mean(), 1.0))
     padded = F.pad(values[None, None], [1] * 4, mode="replicate")
     edges = F.conv2d(padded, PERTUZ[None, None])
@@ -250,7 +251,7 @@ def _network(weights: Tensor) -> Map:
 def _interval(source: torch.Generator) -> Iterator[Check]:
     """Minimise the penalty in every step with α, or once in T steps with a larger one."""
     images = torch.rand(8, 1, 8, 8, dtype=torch.float64, generator=source)
-    start, target, rate = _randn(source, 64, 3) / 3, lib.data_smoothness([images]), 1e-5
+    start, target, rate = draw(source, 64, 3) / 3, lib.data_smoothness([images]), 1e-5
 
     def step(weights: Tensor, size: float) -> Tensor:
         weights = weights.detach().requires_grad_()
@@ -267,8 +268,8 @@ def _interval(source: torch.Generator) -> Iterator[Check]:
 
 def _modes(source: torch.Generator) -> Iterator[Check]:
     """Differentiate a network with batch normalisation at images, and close to them."""
-    x, step = _randn(source, 2, 8, 4, 9).requires_grad_()
-    (first, last), (mean, variance) = _randn(source, 2, 4, 4, 3), _randn(source, 2, 4).exp()
+    x, step = draw(source, 2, 8, 4, 9).requires_grad_()
+    (first, last), (mean, variance) = draw(source, 2, 4, 4, 3), draw(source, 2, 4).exp()
 
     def slope(x: Tensor, training: bool) -> Tensor:
         maps = F.batch_norm(F.conv1d(x, first), mean, variance, training=training)
@@ -280,7 +281,7 @@ def _modes(source: torch.Generator) -> Iterator[Check]:
 
 def _sampling(source: torch.Generator) -> Iterator[Check]:
     """Average over all minibatches of two that two images and their classes can give."""
-    x, model = _randn(source, 2, 1, 4, 4).requires_grad_(), _network(_randn(source, 16, 3))
+    x, model = draw(source, 2, 1, 4, 4).requires_grad_(), _network(draw(source, 16, 3))
     logits = model(x)
     gradients = [input_gradient(logit, x, keep_graph=True) for logit in logits.unbind(1)]
     squares = torch.stack(gradients, 1).square().flatten(0, 1)  # (images classes, C, H, W)

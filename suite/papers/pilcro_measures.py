@@ -60,7 +60,12 @@ def importance_landscape(
     `reglib.landscape.expected_squared_gradients` and `reglib.landscape.total_variation`; for `of`,
     see `flatness`.
     """
-    landscape = lib.scaled_norm(_halves(subject, n_images, n_draws, of).mean(0))
+    return _keep_landscape(_halves(subject, n_images, n_draws, of).mean(0))
+
+
+def _keep_landscape(squares: Tensor) -> Result:
+    """Return the total variation of the landscape of squared values, (C, H, W), and keep it."""
+    landscape = lib.scaled_norm(squares)
     return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
 
 
@@ -151,12 +156,9 @@ def landscape_under(
         _take_statistics(network, subject.as_inputs(subject.data.train.images[:n_images]))
     network = folded_copy(network)
     if condition == "its paths, scaled":
-        squares = path_counts(network, image_shape(subject.unit.data), squared=True)
-    else:
-        images = subject.as_inputs(pixels)
-        squares = _squares(network, images, n_draws, subject.generator(0)).mean(0)
-    landscape = lib.scaled_norm(squares)
-    return Result(lib.total_variation(landscape)[None], {"landscape": landscape.float()})
+        return _keep_landscape(path_counts(network, image_shape(subject.unit.data), squared=True))
+    images = subject.as_inputs(pixels)
+    return _keep_landscape(_squares(network, images, n_draws, subject.generator(0)).mean(0))
 
 
 def _take_statistics(network: nn.Module, images: Tensor) -> None:

@@ -15,15 +15,15 @@ from reglib.double_backward import folding_of
 from reglib.saliency import SurrogateLoss, surrogate_loss
 from suite.errors import expected
 from suite.metrics.saliency import caso_converged
-from suite.training.evaluated import EvaluatedModel, Result
+from suite.training.evaluated import ChangedLogits, EvaluatedModel, Result
 
 MARGINS = (1.0, 10.0, 100.0)  # lambda2 - L / 2, for pixels in [0, 1]
 MARGIN = 10.0  # the paper's
 Numbers = dict[str, Tensor]  # tensors by name, with a first axis of images
 
 
-class LikeliestClasses(nn.Module):
-    """A network that keeps only the logits of each image's likeliest classes.
+def keep_likeliest(network: nn.Module, logits: Tensor, n: int) -> nn.Module:
+    """Return a network that keeps only the logits of each image's likeliest classes.
 
     Args:
         network: from images to logits (B, classes).
@@ -33,16 +33,10 @@ class LikeliestClasses(nn.Module):
     Raises:
         UsageError: `n` is below 2, or above the network's number of classes.
     """
-
-    def __init__(self, network: nn.Module, logits: Tensor, n: int) -> None:
-        super().__init__()
-        if not 2 <= n <= logits.shape[1]:
-            raise expected("n_classes", f"2 to {logits.shape[1]} of the network's", n)
-        self.network, self.classes = network, logits.topk(n, dim=1).indices
-        self.eval()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images).gather(1, self.classes)
+    if not 2 <= n <= logits.shape[1]:
+        raise expected("n_classes", f"2 to {logits.shape[1]} of the network's", n)
+    classes = logits.topk(n, dim=1).indices
+    return ChangedLogits(network, lambda of_all: of_all.gather(1, classes))
 
 
 def measure_batches(measure: Callable[..., Numbers], batches: Iterable[Any], value: str) -> Result:
@@ -90,7 +84,7 @@ def high_order(
         logits, model = subject.logits(images), subject.folded
         predicted = index = logits.argmax(1)
         if n_classes is not None:
-            model, index = LikeliestClasses(model, logits, n_classes), torch.zeros_like(predicted)
+            model, index = keep_likeliest(model, logits, n_classes), torch.zeros_like(predicted)
         hessian = hessians.input_hessian(model, images, index, closed_form=closed_form)
         pairs = hessians.hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
         loss = surrogate_loss(model, images, index, closed_form=closed_form)

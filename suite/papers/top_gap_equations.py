@@ -23,7 +23,7 @@ from reglib.autodiff import input_gradient
 from reglib.top_gap import class_map_l1, scaled_maps, top_gap
 from suite.metrics import effective_receptive_field, erf_distance
 from suite.networks import build_network
-from suite.papers.pilcro_equations import Check, tabulate
+from suite.papers.pilcro_equations import Check, draw, tabulate
 
 CLASSES, K, LEAST = 10, 4, 0.9 / 4  # of free maps, and the least μ that empties them
 
@@ -33,10 +33,6 @@ def table(*parts: Callable[..., Iterator[Check]]) -> pd.DataFrame:
     return tabulate("top_gap", parts or (_definitions, _bound, _minimum, _fields))
 
 
-def _draw(source: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=source)
-
-
 def _network(**options: Any) -> Any:
     options |= {"k": 3, "width": 3, "backbone_options": {"width": 2, "blocks": (1, 1)}}
     return build_network("top_gap", (1, 16, 16), 4, options=options, seed=0).double().eval()
@@ -44,13 +40,13 @@ def _network(**options: Any) -> Any:
 
 def _definitions(source: torch.Generator) -> Iterator[Check]:
     """Pool random maps, and differentiate logits of a network without pyramid by its features."""
-    maps = _draw(source, 3, 4, 5, 6).requires_grad_()
+    maps = draw(source, 3, 4, 5, 6).requires_grad_()
     yield "max", top_gap(maps, k=1), maps.amax((2, 3))
     yield "mean", top_gap(maps, k=30), maps.mean((2, 3))
     mean, total = class_map_l1(maps), maps.abs().sum((1, 2, 3)) / (4 * 5 * 6)
     yield "norm", input_gradient(mean, maps), input_gradient(total, maps)
 
-    images, labels, network = _draw(source, 8, 1, 16, 16), torch.arange(8) % 4, _network(fpn=False)
+    images, labels, network = draw(source, 8, 1, 16, 16), torch.arange(8) % 4, _network(fpn=False)
     features = network.backbone(images)[0].detach().requires_grad_()
     logits = network.pool(network.classifier(features))[torch.arange(8), labels]
     weighted = input_gradient(logits, features).mean((2, 3), keepdim=True) * features
@@ -67,7 +63,7 @@ def _entropy(maps: Tensor) -> Tensor:
 def _bound(source: torch.Generator) -> Iterator[Check]:
     """Draw maps of all sizes, dense and sparse."""
     size, share = 10 ** (3 * torch.rand(2, 5000, 1, 1, 1, generator=source) - 2)
-    maps = size * _draw(source, 5000, CLASSES, 5, 5)
+    maps = size * draw(source, 5000, CLASSES, 5, 5)
     maps *= torch.rand(maps.shape, generator=source) < share
     excess = _entropy(maps) + LEAST * maps.abs().sum((1, 2, 3)) - math.log(CLASSES)
     yield "bound", excess.relu(), excess
@@ -76,7 +72,7 @@ def _bound(source: torch.Generator) -> Iterator[Check]:
 def _minimum(source: torch.Generator) -> Iterator[Check]:
     """Minimise equation 1 over the maps of an image of each class, by proximal gradient descent."""
     for key, share, kept in (("below", 0.95, K), ("above", 1.05, 0)):
-        maps = _draw(source, CLASSES, CLASSES, 5, 5) / 10
+        maps = draw(source, CLASSES, CLASSES, 5, 5) / 10
         for _ in range(200):
             slope = input_gradient(_entropy(maps.requires_grad_()), maps)
             maps = F.softshrink(maps - K * slope, K * share * LEAST).detach()
@@ -85,7 +81,7 @@ def _minimum(source: torch.Generator) -> Iterator[Check]:
 
 def _fields(source: torch.Generator) -> Iterator[Check]:
     """Differentiate by central differences."""
-    network, image = _network(), _draw(source, 1, 1, 16, 16)
+    network, image = _network(), draw(source, 1, 1, 16, 16)
     steps = 1e-5 * torch.eye(256, dtype=image.dtype).view(256, 1, 16, 16)
     layers = {"class maps": network.class_maps, "features": lambda x: network.backbone(x)[-1]}
     slopes = {}  # of the sum over channels, (pixels, h, w)

@@ -14,7 +14,7 @@ from suite.attacks import ATTACKS, AUTO_ATTACK, NORMS, judge_attack
 from suite.data import ImageData
 from suite.errors import UsageError, check_call, check_name, expected
 from suite.metrics.receptive_field import Part
-from suite.training.evaluated import EvaluatedModel, Result
+from suite.training.evaluated import ChangedLogits, EvaluatedModel, Result
 from suite.units import Training, Values, from_identity, training_of
 
 IMAGES = 128  # in a batch, where the activations are kept
@@ -50,23 +50,14 @@ def robust_accuracy(
     key = ("attacked", attack, n_images, seed, scale, json.dumps(settings, sort_keys=True))
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
         settings["generator"] = attacked.generator(seed)
-    network = attacked.folded if scale == 1 else Scaled(attacked.folded, scale)
+    network = attacked.folded
+    if scale != 1:
+        network = ChangedLogits(network, lambda logits: scale * logits)
     inputs, _ = attacked.test_images(n_images)
     images = attacked.compute_once(key, lambda: ATTACKS[attack](network, inputs, **settings))
     clean, labels = subject.test_images(n_images)
     values: Tensor = getattr(judge_attack(subject.folded, clean, images, labels), counts)
     return Result(values.double(), {"images": images} if keep_images else {})
-
-
-class Scaled(nn.Module):
-    """A network with its logits multiplied by a number."""
-
-    def __init__(self, network: nn.Module, scale: float) -> None:
-        super().__init__()
-        self.network, self.scale = network, scale
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.scale * self.network(images)
 
 
 def _require_class_maps(network: nn.Module, name: str) -> TopGAPNet:

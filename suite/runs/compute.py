@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from suite import networks
 from suite.data import load_data, source
 from suite.errors import RunFailed, UsageError, expected
+from suite.networks import pretrained
 from suite.papers import measure, top_gap_measures
 from suite.papers.marginal_density_measures import check_other_images
 from suite.runs.code import Sources, find_other_code
@@ -122,7 +122,7 @@ def check(units: Iterable[Unit]) -> None:
         if not isinstance(network, Pretrained):
             loop.check(network)
         elif not network.options:  # a network of your own was checked when it was made
-            networks.pretrained_weights(network.network)
+            pretrained.pretrained_weights(network.network)
     for measurement in measurements.values():
         measure.check(measurement)
 
@@ -151,8 +151,8 @@ def _check_with_data(units: Iterable[Unit]) -> None:
     for network in map(training_of, units):
         data = data_of(network)
         if isinstance(network, Pretrained):
-            networks.check_weights(network.network)
-            networks.network_inputs(network.network, data.test.images[:1])
+            pretrained.check_weights(network.network)
+            pretrained.network_inputs(network.network, data.test.images[:1])
             continue
         n_train = len(data.train.labels)
         if n_train == 0:

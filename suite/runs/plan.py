@@ -17,7 +17,7 @@ import torch
 
 from suite.data import load_data
 from suite.errors import DataMissing, RunFailed
-from suite.networks import check_weights
+from suite.networks.pretrained import check_weights
 from suite.paths import ROOT, data_folder
 from suite.runs.code import Sources, find_other_code
 from suite.runs.compute import check

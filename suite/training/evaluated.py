@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reglib.autodiff import Map
 from reglib.double_backward import folded_copy
 from suite.data import ImageData, Split, load_data, to_float
 from suite.errors import RunFailed, expected
-from suite.networks import network_inputs
+from suite.networks.pretrained import network_inputs
 from suite.training.loop import memory_format
 from suite.units import Network, Pretrained
 
@@ -26,6 +27,18 @@ class Result:
 
     per_image: Tensor
     tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class ChangedLogits(nn.Module):
+    """A network in evaluation mode, with a change of its logits, (B, classes)."""
+
+    def __init__(self, network: nn.Module, change: Map) -> None:
+        super().__init__()
+        self.network, self.change = network, change
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.change(self.network(images))
 
 
 def images_needed(n_images: Count = None, first: int = 0, step: int = 1, **_: object) -> Count:

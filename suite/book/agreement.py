@@ -138,8 +138,7 @@ def _describe(unit: Any) -> str:
     """Describe a unit in a few words."""
     network = unit.get("training", unit)
     parts = [network["network"], network["data"]]
-    for name, settings in network.get("penalties", {}).items():
-        parts.append(f"{name} {settings['strength']:.3g}")
+    parts += [f"{n} {term['strength']:.3g}" for n, term in network.get("penalties", {}).items()]
     parts += [f"{name} {value}" for name, value in unit.get("settings", {}).items()]
     return ", ".join([*parts, f"seed {network.get('seed', '–')}"]).replace("_", " ")
 
@@ -152,8 +151,7 @@ def largest(frame: pd.DataFrame, n: int) -> pd.DataFrame:
     frame = frame[frame["agreement"].isin([WITHIN, ALONE, OUTSIDE])]
     scale = frame["spread"].where(frame["spread"] > 0, frame["kept"].abs())
     size = (frame["difference"].abs() / scale).fillna(np.inf)
-    order = np.lexsort((-size, frame["agreement"] != OUTSIDE))
-    return frame.iloc[order[:n]]
+    return frame.iloc[np.lexsort((-size, frame["agreement"] != OUTSIDE))[:n]]
 
 
 def count(frame: pd.DataFrame) -> list[int]:

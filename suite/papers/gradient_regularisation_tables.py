@@ -103,8 +103,7 @@ def compare_with_items(table: pd.DataFrame) -> pd.DataFrame:
     """
     lines = []
     for share, (title, where) in itertools.product((0.8, 0.95), NAMED["steady"].items()):
-        marked = paper.mark_cut_off(table, share)
-        rows = tables.select(marked, over_regularised=False, **where)
+        rows = tables.select(paper.mark_cut_off(table, share), over_regularised=False, **where)
         changes = paper.changes(rows.assign(value=np.log(rows["value"])))
         digits, items = changes["lenet"].interval, changes["fashion"].interval
         gaps = digits, items, statistics.difference(items, digits)

@@ -178,8 +178,11 @@ def dots(
                 text = mean_text(units, digits).replace("-", "−") + unit
                 end = np.nanmax([mean.estimate, mean.high])
                 mark = printed.get(name, end)
-                anchor = max(end, mark) if mark - end < room else end, y  # beyond a diamond
-                axis.annotate(text, anchor, (6, 0), color=colour, **style)
+                close = mark - end < room  # the text goes to the left of a diamond, or beyond it
+                left = share and close and mark > end and mean.low > 25
+                at = (mean.low if left else max(end, mark) if close else end, y)
+                place = {"xytext": (-6, 0), "ha": "right"} if left else {"xytext": (6, 0)}
+                axis.annotate(text, at, color=colour, **place, **style)
             elif name not in printed:
                 axis.annotate("not run", (0, y), (6, 0), color="0.5", **style)
             if name in printed:

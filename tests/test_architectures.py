@@ -8,7 +8,7 @@ from torch import nn
 
 from suite.errors import UsageError
 from suite.networks import load_pretrained
-from suite.networks.architectures import MLP, NETWORKS, VGG11, build_network
+from suite.networks.architectures import MLP, NETWORKS, VGG11, LeNet5, build_network
 
 SLIM = {"width": 4, "blocks": (1, 1, 1)}
 STEM, EXCLUSIVE = {"stem": "cifar10"}, {"bottleneck": True, "pre_activation": True}
@@ -69,6 +69,10 @@ class TestLayers:
         layers = [layer for layer in MLP(1, (56, 28), 10) if hasattr(layer, "weight")]
         sizes = [(layer.in_features, layer.out_features) for layer in layers]
         assert sizes == [(1568, 256), (256, 256), (256, 10)]
+
+    def test_of_lenet5(self):
+        kinds = Counter(type(module) for module in LeNet5(1, 28, 10))
+        assert kinds == {nn.Conv2d: 2, nn.MaxPool2d: 2, nn.Flatten: 1, nn.Linear: 3, nn.ReLU: 4}
 
     def test_of_vgg11_are_its_authors(self):
         with torch.device("meta"):

@@ -61,6 +61,9 @@ class TestLocks:
                 refusing[name] = wanted
         assert not refusing
 
+    def test_torch_and_torchvision_are_the_pair_that_fits(self):
+        assert (pins(BOOK)["torch"], pins(BOOK)["torchvision"]) == ("2.15.0", "0.29.2")
+
     def test_what_only_one_platform_has_carries_a_marker(self):
         only_linux = [line for line in BOOK if line.startswith(("nvidia-", "cuda-", "triton"))]
         assert only_linux

@@ -203,6 +203,21 @@ def test_figures_are_reproducible_and_legible():
     assert min(map(float, re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", first))) >= 9
 
 
+@pytest.mark.parametrize(
+    ("published", "texts"),
+    [
+        (0.6, {"50.0 ± 2.5%": "right"}),  # left of a diamond that is close
+        (0.4, {"50.0 ± 2.5%": "left"}),
+        (0.95, {"50.0 ± 2.5%": "left", "paper 95.0%": "left"}),
+    ],
+)
+def test_labels_of_dots_do_not_meet(published, texts):
+    rows = pd.DataFrame({"method": "l1", "seed": range(3), "value": [0.49, 0.5, 0.51]})
+    shown = {"method": "method", "x_label": "accuracy", "published": {"": {"l1": published}}}
+    (axis,) = plots.dots({"": rows}, {"l1": "L1"}, **shown).axes
+    assert {text.get_text(): text.get_ha() for text in axis.texts} == texts
+
+
 CELLS = """
 from suite import plots
 plots.set_style()

@@ -222,6 +222,18 @@ class TestPenalty:
         run(replace(UNIT, pixel_range=(-1, 2), **changes))
         assert ranges == [(-1, 2)] * 3
 
+    def test_strength_zero_is_no_penalty(self):
+        without, zero = run(replace(UNIT, penalties={})), run(with_strength(0))
+        assert zero.losses == pytest.approx(without.losses, rel=1e-4)
+        for a, b in zip(zero.network.parameters(), without.network.parameters()):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+    def test_more_strength_flattens(self):
+        networks = [run(with_strength(s, epochs=6)).network for s in (0, 10, 100)]
+        norms = [compute_loss(n, 96, 1.0) - compute_loss(n, 96, 0.0) for n in networks]
+        assert norms[0] > 1.5 * norms[1]
+        assert norms[1] > 1.5 * norms[2]
+
     @pytest.mark.parametrize(
         ("name", "differentiates"), [("landscape_curvature", False), ("logit_gradient", True)]
     )

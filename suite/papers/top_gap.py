@@ -56,7 +56,8 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key is unknown, the data are missing, or two panels have the same data set.
     """
     never = ("network", "network_options", "n_shown")
-    return panels_of(parameters, {"warm_up": 0}, ["data"], never=never, unique_data=True)
+    optional = {"warm_up": 0, "magnify": 1, "fixed": ""}
+    return panels_of(parameters, optional, ["data"], never=never, unique_data=True)
 
 
 def choices(parameters: Values) -> dict[str, list[str]]:
@@ -100,6 +101,8 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     resnet, packaged = p.backbone_name == "resnet", p.backbone_name in PRETRAINED
     options |= {"backbone_options": p.backbone} if resnet else {"backbone": p.backbone_name}
     options |= {} if resnet or packaged else {"pretrained": p.pretrained}
+    options |= {"magnify": p.magnify} if p.magnify > 1 else {}
+    options |= {"fixed": p.fixed} if p.fixed else {}
     fields = {"epochs": p.epochs, "learning_rate": p.learning_rate, "network_options": options}
     fields |= p.fields
     folds = p.validation_folds if model.validated else p.folds

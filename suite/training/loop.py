@@ -4,11 +4,13 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from reglib import captured
 from reglib.double_backward import evaluation_mode, fast_double_backward
@@ -123,6 +125,18 @@ def memory_format(
     return torch.channels_last if fast else torch.contiguous_format
 
 
+class _FloatDepthwise(TorchFunctionMode):
+    """Computes depthwise convolutions in float32 within autocast, which is faster on a CPU."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is not F.conv2d or len(args) < 7 or args[6] == 1:
+            return function(*args, **(kwargs or {}))
+        with torch.autocast("cpu", enabled=False):
+            return function(args[0].float(), args[1].float(), *args[2:])
+
+
 class _Fit:
     """A training in progress. The model of `context` is the network, or a fast view of it.
 
@@ -138,7 +152,7 @@ class _Fit:
         stock = bool(unit.penalties) and way != "fast"
         self.layout = memory_format(network, device, stock_penalties=stock)
         self.network = network.to(memory_format=self.layout)
-        self.parameters = list(network.parameters())
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
         self.optimizer = optimizers.build_optimizer(unit, network)
         self.captures = device.type == "cuda" and way == "captured"
         for group in self.optimizer.param_groups if self.captures else ():
@@ -243,7 +257,8 @@ class _Fit:
     ) -> Tensor:
         """Take one step of the optimizer; return the loss, penalties included."""
         half = self.unit.precision == "bfloat16"
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
+        floats = _FloatDepthwise() if half and images.device.type == "cpu" else nullcontext()
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=half), floats:
             batch = self._forward({term.name for term, _ in acting}, images, labels)
             loss = self._cross_entropy(batch, index)
             for term, strength in acting:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from reglib import landscape
+from reglib.double_backward import fast_double_backward
 from reglib.double_backward.modules import View
 from reglib.regularizers import group_dro, input_gradient_penalty
 from suite.data import ImageData, Split, load_data, to_float
@@ -454,6 +455,22 @@ class TestSchedule:
         assert steps[1].dtype == torch.float32
         assert float(torch.cosine_similarity(*steps, dim=0)) > 0.99
         assert not torch.allclose(*steps, rtol=1e-4)
+
+    @pytest.mark.parametrize("view", [nn.Sequential, fast_double_backward])
+    def test_bfloat16_leaves_depthwise_convolutions_in_float32(self, view):
+        layers = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=4, bias=False)
+        inputs = torch.rand(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+        network, types = view(nn.Sequential(*layers)), []
+        for layer in layers:
+            layer.register_forward_hook(lambda *hooked: types.append(hooked[2].dtype))
+        with torch.autocast("cpu", torch.bfloat16), training._FloatDepthwise():
+            outputs = network(inputs)
+        assert types == [torch.bfloat16, torch.float32]
+        (gradient,) = torch.autograd.grad(outputs.square().sum(), layers[1].weight)
+        expected = torch.autograd.grad(
+            nn.Sequential(*layers)(inputs).square().sum(), layers[1].weight
+        )
+        torch.testing.assert_close(gradient, expected[0], rtol=0.03, atol=0.03)
 
     def test_clipped_gradient_has_its_norm(self, monkeypatch):
         norms, step = [], torch.optim.SGD.step

@@ -118,12 +118,12 @@ class ConvolutionGradient(Exact):
 def _convolution_backward(
     gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry, mask: list[bool]
 ) -> Sequence[Tensor]:
-    stride, padding, dilation, groups = geometry
     bias = [w.shape[0]] if mask[2] else None
-    if mask[1] and is_unsafe(w, stride):
+    x, w = x.to(gy.dtype), w.to(gy.dtype)  # with autocast they may differ
+    if mask[1] and is_unsafe(w, geometry.stride):
         gy, x, w = map(to_standard_layout, (gy, x, w))
     gx, gw, gb = aten.convolution_backward(
-        gy, x, w, bias, stride, padding, dilation, False, [0, 0], groups, mask
+        gy, x, w, bias, *geometry[:3], False, [0, 0], geometry.groups, mask
     )
     # For channels-last images the kernel returns a channels-last weight gradient.
     return gx, gw.contiguous() if mask[1] and w.is_contiguous() else gw, gb
@@ -183,7 +183,7 @@ class Piecewise(Function):
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = [tensor.detach() for tensor in ctx.saved_tensors]
+        tensors = (tensor.detach() for tensor in ctx.saved_tensors)
         return LinearMap.of(gy, *ctx.maps, *tensors), None, None, None
 
 

@@ -128,13 +128,11 @@ def memory_format(
 class _FloatDepthwise(TorchFunctionMode):
     """Computes depthwise convolutions in float32 within autocast, which is faster on a CPU."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is not F.conv2d or len(args) < 7 or args[6] == 1:
-            return function(*args, **(kwargs or {}))
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.conv2d or len(args) < 7 or args[6] == 1:
+            return func(*args, **(kwargs or {}))
         with torch.autocast("cpu", enabled=False):
-            return function(args[0].float(), args[1].float(), *args[2:])
+            return func(args[0].float(), args[1].float(), *args[2:])
 
 
 class _Fit:

@@ -232,17 +232,9 @@ class TestTopGap:
         network.classifier.load_state_dict(rows)
         torch.testing.assert_close(network(images), backbone(images)[:, :10], rtol=1e-4, atol=1e-4)
 
-    def test_enlarges_images_and_keeps_weights_fixed(self):
+    def test_enlarges_images(self):
         options = {"k": 0.1, "backbone": "efficientnet_lite0", "width": 4}
-        enlarging = {"magnify": 2, "fixed": r"^1\._conv_stem|_depthwise_conv"}
-        network = build("top_gap", (3, 32, 32), options | enlarging).eval()
-        fixed = {n for n, p in network.named_parameters() if not p.requires_grad}
-        assert len(fixed) == 17
-        assert all("conv_stem" in name or "depthwise" in name for name in fixed)
+        network = build("top_gap", (3, 32, 32), options | {"magnify": 2}).eval()
         plain, images = build("top_gap", (3, 64, 64), options).eval(), random_images()
         large = nn.functional.interpolate(images, scale_factor=2, mode="bilinear")
         torch.testing.assert_close(network(images), plain(large))
-        with pytest.raises(
-            UsageError, match="fixed: expected a pattern in names of weights of 'ef"
-        ):
-            build("top_gap", (3, 32, 32), options | {"fixed": "stam"})

@@ -3,7 +3,6 @@
 Every activation is a separate module, used once, so that DeepLIFT can replace its gradient.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any
@@ -239,7 +238,6 @@ def top_gap(
     backbone_options: Mapping[str, Any] | None = None,
     pretrained: bool = False,
     magnify: int = 1,
-    fixed: str = "",
     **options: Any,
 ) -> TopGAPNet:
     """Put Top-GAP around a backbone from `NETWORKS`, `PRETRAINED`, timm or torchvision.
@@ -248,8 +246,7 @@ def top_gap(
     `PRETRAINED` have weights; `pretrained` loads the default weights of timm and torchvision.
     `backbone_options` are for `NETWORKS` alone. `options` go to `TopGAPNet`.
 
-    The network itself enlarges images, bilinearly, by the factor `magnify`. Weights of the backbone
-    whose names have a match of the regular expression `fixed` are not trained.
+    The network itself enlarges images, bilinearly, by the factor `magnify`.
     """
     size = _square_side(size, "top_gap")
     if backbone in NETWORKS:
@@ -264,11 +261,6 @@ def top_gap(
             network = with_own_activation(load_pretrained(backbone), backbone).requires_grad_()
         else:
             network = normalised(backbone_of(backbone, pretrained=pretrained))
-    matched = [p for name, p in network.named_parameters() if fixed and re.search(fixed, name)]
-    if fixed and not matched:
-        raise expected("fixed", f"a pattern in names of weights of {backbone!r}", f"{fixed!r}")
-    for parameter in matched:
-        parameter.requires_grad_(False)
     if magnify > 1:
         network = nn.Sequential(nn.Upsample(scale_factor=magnify, mode="bilinear"), network)
     return TopGAPNet(network, classes, k=k, image_size=size, **options)

@@ -56,7 +56,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key is unknown, the data are missing, or two panels have the same data set.
     """
     never = ("network", "network_options", "n_shown")
-    optional = {"warm_up": 0, "magnify": 1, "fixed": ""}
+    optional = {"warm_up": 0, "magnify": 1}
     return panels_of(parameters, optional, ["data"], never=never, unique_data=True)
 
 
@@ -102,7 +102,6 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     options |= {"backbone_options": p.backbone} if resnet else {"backbone": p.backbone_name}
     options |= {} if resnet or packaged else {"pretrained": p.pretrained}
     options |= {"magnify": p.magnify} if p.magnify > 1 else {}
-    options |= {"fixed": p.fixed} if p.fixed else {}
     fields = {"epochs": p.epochs, "learning_rate": p.learning_rate, "network_options": options}
     fields |= p.fields
     folds = p.validation_folds if model.validated else p.folds

@@ -150,7 +150,7 @@ class _Fit:
         stock = bool(unit.penalties) and way != "fast"
         self.layout = memory_format(network, device, stock_penalties=stock)
         self.network = network.to(memory_format=self.layout)
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.parameters = list(network.parameters())
         self.optimizer = optimizers.build_optimizer(unit, network)
         self.captures = device.type == "cuda" and way == "captured"
         for group in self.optimizer.param_groups if self.captures else ():

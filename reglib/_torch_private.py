@@ -1,6 +1,6 @@
 """The private names of PyTorch that this library uses: a release that moves one breaks this file.
 
-`tests/test_torch_private.py` tests what each of them has to do.
+Tests of the views, and `tests/test_torch_private.py`, test what each of them has to do.
 """
 
 from typing import Any

@@ -10,18 +10,15 @@ from suite.networks import build_network
 from suite.papers.binding import area, bind
 from suite.training.evaluated import EvaluatedModel, Result
 from suite.units import Training
+from tests.small_batches import generator
 
 UNIT = Training(data="grey", network="mlp", epochs=1, learning_rate=0.1, seed=0)
 N = 3
 
 
-def source(seed):
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.fixture
 def subject():
-    images = torch.randint(256, (5, 1, 6, 6), generator=source(1), dtype=torch.uint8)
+    images = torch.randint(256, (5, 1, 6, 6), generator=generator(1), dtype=torch.uint8)
     split = Split(images, torch.arange(5) % 4)
     network = build_network("mlp", (1, 6, 6), 4, options={"hidden": (8,)}, seed=1).eval()
     return EvaluatedModel(network, UNIT, ImageData(split, split, tuple("abcd"), ""))
@@ -39,7 +36,7 @@ def test_batches_shrink_as_images_grow(subject):
     subject.folded.forward = lambda x: x.flatten(1)[:, :4]
     for size, batches in ((6, [5]), (512, [2, 2, 1]), (1024, [1] * 5)):
         sizes.clear()
-        images = torch.randint(256, (5, 1, size, size), generator=source(2), dtype=torch.uint8)
+        images = torch.randint(256, (5, 1, size, size), generator=generator(2), dtype=torch.uint8)
         expected = to_float(images.flatten(1)[:, :4], (0, 1))
         torch.testing.assert_close(subject.logits(images), expected)
         assert sizes == batches
@@ -51,7 +48,7 @@ def test_seed_decides_noise_saliency_decides_maps(subject, batch):
         for seed in (0, 3):
             settings = {"saliency": "logit_gradient", "n_images": N, "n_samples": 2}
             settings |= {"seed": seed} if seed else {}
-            expected = metric(maps_of, *batch, n_samples=2, generator=source(seed))
+            expected = metric(maps_of, *batch, n_samples=2, generator=generator(seed))
             torch.testing.assert_close(bind(metric)(subject, **settings).per_image, expected)
 
 

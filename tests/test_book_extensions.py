@@ -1,28 +1,15 @@
-import importlib.util
 from types import SimpleNamespace
 
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
+from book._ext import book_pages, offline_mathjax
 from suite.notebooks import chapters
-from suite.paths import ROOT
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "book" / "_ext" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def book_pages():
-    return load("book_pages")
 
 
 @pytest.mark.parametrize(("alt", "warnings"), [({}, 1), ({"alt": " "}, 1), ({"alt": "a map"}, 0)])
-def test_an_image_without_alt_text_is_a_warning(alt, warnings, book_pages, monkeypatch):
+def test_an_image_without_alt_text_is_a_warning(alt, warnings, monkeypatch):
     said = []
     logger = SimpleNamespace(warning=lambda text, **where: said.append(text))
     monkeypatch.setattr(book_pages, "logger", logger)
@@ -33,7 +20,7 @@ def test_an_image_without_alt_text_is_a_warning(alt, warnings, book_pages, monke
 
 
 @pytest.mark.parametrize("with_pdf", [True, False])
-def test_the_menu_offers_what_is_there(with_pdf, book_pages, tmp_path):
+def test_the_menu_offers_what_is_there(with_pdf, tmp_path):
     if with_pdf:
         (tmp_path / "book.pdf").touch()
     app = SimpleNamespace(outdir=str(tmp_path))
@@ -45,7 +32,7 @@ def test_the_menu_offers_what_is_there(with_pdf, book_pages, tmp_path):
 
 
 @pytest.mark.parametrize("page", ["layout", f"api/{chapters()[-1]}"])
-def test_a_page_with_nothing_to_offer_has_no_menu(page, book_pages, tmp_path):
+def test_a_page_with_nothing_to_offer_has_no_menu(page, tmp_path):
     context = {"pathto": lambda file, _: file, "header_buttons": []}
     app = SimpleNamespace(outdir=str(tmp_path))
     book_pages.add_downloads(app, page, "page.html", context, None)
@@ -55,6 +42,6 @@ def test_a_page_with_nothing_to_offer_has_no_menu(page, book_pages, tmp_path):
 @pytest.mark.parametrize(("failed", "copied"), [(None, True), (RuntimeError(), False)])
 def test_mathjax_is_one_file(failed, copied, tmp_path):
     app = SimpleNamespace(builder=SimpleNamespace(format="html"), outdir=str(tmp_path))
-    load("offline_mathjax").copy_script(app, failed)
+    offline_mathjax.copy_script(app, failed)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.name for path in files] == ["tex-svg-full.js"] * copied

@@ -1,13 +1,16 @@
 import json
 import re
 
+import nbformat
 import pandas as pd
 import pytest
 
-from suite.book import benchmarks, pages
+from suite.book import benchmarks, front, pages, records
 from suite.evidence.claims import judge, load_claims
 from suite.evidence.report import all_verdicts
 from suite.evidence.results import Results, save_tables
+from suite.evidence.rules import WORDS
+from suite.paths import KEPT_RESULTS, read_yaml
 from tests.test_results import curve
 
 CHAPTER = "gradient_regularisation"
@@ -110,3 +113,74 @@ def test_benchmark_page(tmp_path, monkeypatch):
         ["peers", "entropy", "Quantus"],
         ["peers", "input Hessian, leading eigenpair", "the authors' way"],
     ]
+
+
+@pytest.fixture
+def chapter(tmp_path):
+    def cell(source, *tags):
+        return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)})
+
+    cells = [cell("seen"), cell("p = 1", "parameters"), cell("moved", "record"), cell("end")]
+    path = tmp_path / "sample.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def sources(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+def test_each_cell_of_a_notebook_has_one_of_two_pages(chapter, tmp_path):
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    page, record = records.split(chapter, folder, "# first", "last")
+    assert sources(page) == ["seen", "end"]
+    assert sources(record) == ["# first", "moved", "p = 1", "last"]
+    nbformat.validate(nbformat.read(record, as_version=4))
+
+
+def test_opening_has_every_claim(tmp_path, kept_verdicts):
+    rows = kept_verdicts[kept_verdicts["chapter"] == "top_gap"]
+    text = records.opening("top_gap", "Top-GAP", rows, tmp_path)
+    for claim in load_claims("top_gap"):
+        assert f"(top-gap-{claim['id']})=" in text
+        assert claim["quote"] in text
+
+
+def test_closing_has_changes_and_history():
+    text = records.closing("top_gap")
+    rows = (KEPT_RESULTS / "verdicts_changed.csv").read_text().splitlines()
+    assert text.count("workstation |") == sum(r.startswith("workstation,top_gap") for r in rows)
+    assert "## History of the rules" in text
+
+
+CARDS = read_yaml(front.CARDS)["cards"]
+
+
+@pytest.fixture(scope="module")
+def text(kept_verdicts):
+    return front.cards(kept_verdicts)
+
+
+class TestCards:
+    @pytest.mark.parametrize("card", CARDS, ids=lambda card: card["chapter"])
+    def test_expects_a_headline(self, card):
+        tiers = {c["id"]: c["tier"] for c in load_claims(card["chapter"])}
+        assert "headline" in {tiers[claim] for claim in card["expects"]}
+        assert set(card["expects"].values()) <= set(WORDS)
+
+    def test_every_card_is_complete(self, text):
+        assert text.count('<a class="card"') == len(CARDS) == text.count("<img ")
+        assert text.count(" claims held.") == text.count('class="scale"') == len(CARDS)
+        assert text.count("<i>Here:</i>") == len(CARDS) == 1 + text.count("<i>Paper:</i>")
+        assert "<i>Here:</i> not run" not in text
+
+    def test_epochs_are_of_the_verdict(self, text):
+        assert "the paper’s MLP, 80 epochs (paper: 80), accuracy" in text
+        assert "LeNet-5, 6 epochs (paper: 25), accuracy" in text
+        assert "EfficientNet-Lite0 (paper: ResNet-50), accuracy" in text  # not trained here
+
+    def test_answers_fit_the_kept_verdicts(self, text, kept_verdicts):
+        for word, phrase in (("contradicted", "written for"), ("not run", "On “")):
+            assert phrase not in text
+            assert front.cards(kept_verdicts.assign(verdict=word)).count(phrase) == len(CARDS)

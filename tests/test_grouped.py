@@ -1,3 +1,5 @@
+"""Groups of images, masks and real photographs, from small copies of the real formats."""
+
 import dataclasses
 import functools
 from pathlib import Path
@@ -9,7 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from suite import data
-from suite.data import Split, load_data
+from suite.data import Split, image_shape, load_data
 from suite.data.grouped import attach_null_blocks, null_block_masks, put_on_textures
 from suite.errors import DataMissing, UsageError
 
@@ -119,15 +121,23 @@ def write_image(path, grey, size):
 PLACES = [(split, group) for split in (0, 1, 2) for group in range(4)]  # 1 is to validate
 
 
+WATERBIRDS = "waterbird_complete95_forest2water2"
+
+
+def write_metadata(root, rows):
+    """Write the table of Waterbirds next to its images."""
+    lines = ["img_id,img_filename,y,split,place,place_filename", *rows, ""]
+    (root / WATERBIRDS / "metadata.csv").write_text("\n".join(lines))
+    return root / WATERBIRDS / "metadata.csv"
+
+
 def write_waterbirds(root):
-    folder = root / "waterbird_complete95_forest2water2"
-    rows = ["img_id,img_filename,y,split,place,place_filename"]
-    for split, group in PLACES:
+    rows = []
+    for number, (split, group) in enumerate(PLACES, 1):
         name = f"{split:03d}.Bird/bird_{group}.png"
-        write_image(folder / name, GREY[group], (60 + group, 50))
-        rows.append(f"{len(rows)},{name},{group // 2},{split},{group % 2},/x/{group}.jpg")
-    (folder / "metadata.csv").write_text("\n".join(rows) + "\n")
-    return folder
+        write_image(root / WATERBIRDS / name, GREY[group], (60 + group, 50))
+        rows.append(f"{number},{name},{group // 2},{split},{group % 2},/x/{group}.jpg")
+    return write_metadata(root, rows).parent
 
 
 def write_celeba(root):
@@ -185,3 +195,132 @@ class TestRealFormats:
 def test_missing_original(name):
     with pytest.raises(DataMissing, match=r"data set 'mnist' is not at .*MNIST\("):
         load_data(name)
+
+
+# Images are 512 x 256: of these, the columns 144 to 367 and the rows 16 to 239 are cut out.
+WIDTH, HEIGHT, LEFT, TOP = 512, 256, 144, 16
+BOX = (160, 50, 201, 100)  # x1, y1, x2, y2 of an object
+
+
+def write_cub(tmp_path):
+    """Write four birds of two species; half of the annotators marked a strip beside each."""
+    folder = tmp_path / "CUB_200_2011"
+    rows = {"images": [], "image_class_labels": [], "train_test_split": []}
+    names = ["001.Black_footed_Albatross", "002.Laysan_Albatross"]
+    for number in range(1, 9):
+        species, is_training = (number - 1) // 4, number % 2
+        name = f"{names[species]}/Bird_{number:04d}_{number}.jpg"
+        write_image(folder / "images" / name, 25 * number, (WIDTH, HEIGHT))
+        marked = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
+        marked[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 204
+        marked[:, BOX[2] : BOX[2] + 5] = 102  # two of five
+        mask = (folder / "segmentations" / name).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(marked).save(mask)
+        for file, value in zip(rows, (name, species + 1, is_training)):
+            rows[file].append(f"{number} {value}")
+    rows["classes"] = [f"{number} {name}" for number, name in enumerate(names, 1)]
+    for file, lines in rows.items():
+        (folder / f"{file}.txt").write_text("\n".join(lines) + "\n")
+    return folder / "image_class_labels.txt"
+
+
+def write_birds(tmp_path):
+    """Write the birds of `write_cub`, and again on other backgrounds, in another order."""
+    write_cub(tmp_path)
+    birds, rows = (tmp_path / "CUB_200_2011" / "images.txt").read_text().split()[1::2], []
+    for number, name in reversed(list(enumerate(birds, 1))):
+        write_image(tmp_path / WATERBIRDS / name, 255 - 25 * number, (WIDTH, HEIGHT))
+        rows.append(f"{number},{name},0,{[2, 0][number % 2]},1,/f/forest/00000163.jpg")
+    return write_metadata(tmp_path, rows)
+
+
+def greys(split):
+    assert (split.images.flatten(1) == split.images[:, :1, :1, :1].flatten(1)).all()
+    return split.images[:, 0, 0, 0].tolist()
+
+
+class TestCubOnWaterbirds:
+    def test_images_in_order(self, tmp_path):
+        write_birds(tmp_path)
+        plain, shifted = load_data("cub"), load_data("cub_on_waterbirds")
+        assert (shifted.classes, len(shifted.train.images)) == (plain.classes, 0)
+        assert torch.equal(shifted.test.labels, plain.test.labels)
+        assert torch.equal(shifted.test.masks, plain.test.masks)
+        assert greys(shifted.test) == [255 - grey for grey in greys(plain.test)]
+        assert shifted.fingerprint != plain.fingerprint
+
+    def test_bird_without_background_is_named(self, tmp_path):
+        table = write_birds(tmp_path)
+        lines = table.read_text().splitlines()
+        table.write_text("\n".join(line for line in lines if "Bird_0006" not in line))
+        expected = r"metadata\.csv: .* got no 002\.Laysan.*/Bird_0006_6.jpg"
+        with pytest.raises(UsageError, match=expected):
+            load_data("cub_on_waterbirds")
+
+
+@pytest.mark.parametrize("name", ["cub", "cub_on_waterbirds"])
+def test_missing_or_damaged_image(tmp_path, name):
+    write_birds(tmp_path)
+    folder, bird = {"cub": ("CUB_200_2011", 1), "cub_on_waterbirds": (WATERBIRDS, 2)}[name]
+    victim = next((tmp_path / folder).rglob(f"Bird_000{bird}_{bird}.jpg"))
+    victim.write_bytes(victim.read_bytes()[:300])
+    for _ in ("damaged", "missing"):
+        with pytest.raises(UsageError, match=f"{victim}: not a readable image"):
+            load_data(name)
+        victim.unlink(missing_ok=True)
+
+
+class TestCub:
+    def test_has_species_and_masks(self, tmp_path):
+        write_cub(tmp_path)
+        loaded = load_data("cub")
+        assert loaded.shape == image_shape("cub") == (3, 224, 224)
+        assert loaded.classes == ("Black footed Albatross", "Laysan Albatross")
+        assert greys(loaded.train) == [25, 125, 75, 175]  # numbers 1, 5, 3, 7: round the classes
+        assert greys(loaded.test) == [50, 150, 100, 200]
+        mask = torch.zeros(4, 224, 224, dtype=torch.bool)
+        mask[:, BOX[1] - TOP : BOX[3] - TOP, BOX[0] - LEFT : BOX[2] - LEFT] = True
+        for split in (loaded.train, loaded.test):
+            assert split.labels.tolist() == [0, 1, 0, 1]
+            assert torch.equal(split.masks, mask)
+
+    @pytest.mark.parametrize("file", "images image_class_labels train_test_split classes".split())
+    def test_damaged_tables_are_reported(self, tmp_path, file):
+        path = write_cub(tmp_path).with_name(f"{file}.txt")
+        first, second, *rest = path.read_text().splitlines()
+        columns = [line.split()[0] for line in (first, second, *rest)]
+        damaged = [[second, *rest], columns, [first, first, *rest]]
+        if file != "classes":  # a species may have any name
+            damaged.append([first, "2 x", *rest])
+        expected = f"{path.parent}: expected a number and|/x.png: not a"
+        for lines in damaged:
+            path.write_text("\n".join(lines) + "\n")
+            with pytest.raises(UsageError, match=expected):
+                load_data("cub")
+
+    def test_masks_are_a_separate_download(self, tmp_path):
+        folder = write_cub(tmp_path).parent
+        (folder / "segmentations").rename(folder / "elsewhere")
+        expected = f"is not at {folder / 'segmentations'} .*w9d68-gec53"
+        with pytest.raises(DataMissing, match=expected):
+            load_data("cub")
+
+    def test_mask_of_another_size(self, tmp_path):
+        write_cub(tmp_path)
+        Image.new("L", (HEIGHT, WIDTH), 255).save(next(tmp_path.rglob("Bird_0003_3.png")))
+        expected = r"Bird_0003_3.jpg: expected a mask .* 512 x 256, got 256"
+        with pytest.raises(UsageError, match=expected):
+            load_data("cub")
+
+    def test_masked_image_is_not_rotated(self, tmp_path):
+        """Masks are drawn on the pixels as they lie in the file, whatever the file says of them."""
+        write_cub(tmp_path)
+        exif = Image.Exif()
+        exif[0x0112] = 3  # upside down
+        path = next(tmp_path.rglob("Bird_0001_1.jpg"))
+        pixels = np.repeat(np.arange(256, dtype=np.uint8)[:, None], WIDTH, 1)
+        Image.fromarray(pixels).save(path, "JPEG", exif=exif)
+        image = load_data("cub").train.images[0, 0, :, 0].int()
+        assert image[0] < 30
+        assert image[-1] > 220

@@ -1,4 +1,4 @@
-"""The paper's proposition and lemma on initialisation, by Monte Carlo and in closed form."""
+"""The paper's proposition on initialisation, by Monte Carlo."""
 
 import copy
 from functools import partial
@@ -14,10 +14,10 @@ from tests.double_backward import Net, randn
 from tests.small_batches import generator
 
 
-def normal(module, std=0.3):
+def normal(module):
     """Draw all weights, and biases, which must not matter, from a normal distribution."""
     for parameter in module.parameters():
-        nn.init.normal_(parameter, std=std)
+        nn.init.normal_(parameter, std=0.3)
     return module.double()
 
 
@@ -35,10 +35,10 @@ def build(name):
     return normal(nn.Sequential(*copy.deepcopy(STACKS[name])))
 
 
-def constant(model, value=0.3):
-    """Set all weights to a value: its square is the variance of `normal`."""
+def constant(model):
+    """Set all weights to 0.3: its square is the variance of `normal`."""
     for parameter in model.parameters():
-        nn.init.constant_(parameter, value)
+        nn.init.constant_(parameter, 0.3)
     return model
 
 
@@ -65,31 +65,6 @@ def test_draws_depend_on_seed_only():
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("std", [0.01, 3.0])
-def test_lemma_2_on_batch_normalisation(std):
-    """The prediction is gamma^2 / V[x] times the path counts times (N - 1) / (N K)."""
-
-    def make():
-        norm = nn.BatchNorm1d(6, eps=1e-12).double()
-        nn.init.constant_(norm.weight, 1.5)
-        return nn.Sequential(normal(nn.Conv1d(2, 6, 3), std), norm)
-
-    x, n, fan_in = 2 * randn(60, 2, 10, seed=4), 60 * 8, 6
-    draws = paper.squared_gradients(make, x, n_draws=400, seed=5)
-    expected = path_counts(make(), (2, 10)) / (6 * 8) * (n - 1) / (n * fan_in)
-    torch.testing.assert_close(draws.mean(0), expected * 1.5**2 / x.var(), rtol=0.2, atol=0)
-
-
-def test_equation_18_on_derivative_of_normalisation():
-    n, norm, a = 200, nn.BatchNorm1d(1, eps=1e-30).double(), 1 + 3 * randn(200, 1)
-    nn.init.constant_(norm.weight, 1.5)
-    jacobian = torch.autograd.functional.jacobian(norm, a)[:, 0, :, 0]
-    z, sigma = a - a.mean(), a.std(correction=0)
-    expected = torch.eye(n).double() - 1 / n - z @ z.T / (n * sigma**2)
-    torch.testing.assert_close(jacobian, 1.5 / sigma * expected, atol=1e-14, rtol=0)
-    assert float(n - expected.square().trace()) == pytest.approx(4, abs=0.1)  # 1 - 4 / N each
 
 
 def test_evaluation_mode_has_no_image_curvature():

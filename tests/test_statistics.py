@@ -139,15 +139,11 @@ class TestMean:
         assert np.isnan(statistics.t_test_p([1.0]))
         assert statistics.t_test_p([0.1] * 3) == 2 / 2**3
 
-    # Quantiles of a t-table.
-    @pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (6, 2.5706)])
-    def test_interval_of_students_t(self, n, quantile):
+    @pytest.mark.parametrize("n", [2, 3, 6])
+    def test_interval_of_students_t(self, n):
         values = np.random.default_rng(n).normal(size=n)
         interval = mean_interval(values)
         assert (interval.n, interval.estimate) == (n, pytest.approx(values.mean()))
-        half = quantile * np.sqrt(values.var(ddof=1) / n)
-        for width in (interval.high - interval.estimate, interval.estimate - interval.low):
-            assert width == pytest.approx(half, rel=1e-4)
         expected = stats.ttest_1samp(values, 0.0).confidence_interval()
         assert interval[1:3] == pytest.approx((expected.low, expected.high))
 

@@ -8,7 +8,7 @@ from torch import nn
 from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, area_under_curve, corrupt
 from suite.papers.measure import measure
-from suite.units import Measurement, identity
+from suite.units import Measurement
 from tests.small_batches import Untrained
 
 
@@ -103,7 +103,7 @@ class TestMeasurements:
         subject.related = lambda unit: related.subject()
 
         def measured(metric, **settings):
-            settings["beside"] = identity(related.unit)
+            settings["beside"] = related.unit.identity
             unit = Measurement(training=NETWORK.unit, metric=metric, settings=settings)
             return measure(subject, unit)
 

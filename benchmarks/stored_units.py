@@ -9,7 +9,7 @@ import torch
 from benchmarks.timing import Row, seconds_of
 from suite.data import load_data
 from suite.runs import Record, Store, compute
-from suite.units import Measurement, Training, identity, key
+from suite.units import Measurement, Training, key
 
 GRADIENT = {"saliency": "logit_gradient", "n_images": 128}
 METRICS: list[tuple[str, dict[str, Any]]] = [
@@ -53,5 +53,5 @@ def _write(units: Sequence[Measurement], store: Store) -> None:
     values = {"mean": 0.5, "std": 0.1, "n": 128, "undefined": 0, "per_image": [0.123456789] * 128}
     provenance = {"seconds": 1.0, "device": "cpu", "threads": 1}
     for unit in units:
-        record = Record(identity(unit), "done", values, provenance)
+        record = Record(unit.identity, "done", values, provenance)
         store.write(key(unit, fingerprints), record)

@@ -16,7 +16,7 @@ from suite.evidence.quote import Value
 from suite.evidence.report import accuracies, all_verdicts, headlines, origin, section_verdicts
 from suite.evidence.results import Results, judge_run, load_results, save_tables
 from suite.evidence.tables import best_rows, select
-from suite.runs import Layers, Store, compute, kept_layer
+from suite.runs import Archive, Layers, Store, compute, kept_layer
 from suite.runs.keep import provenance_of
 
 # Profiles, the smallest first: a run is shown with the kept results of larger profiles.
@@ -79,11 +79,12 @@ class Chapter:
         plan, paper = notebooks.plan_of(self.name, self.parameters), notebooks.paper(self.name)
         self.computed = compute(plan.units(), store=self.local, kept=self.kept)
         rows, arrays = plan.collect(paper, self.parameters, self.computed, self.store)
-        keys = self.computed["key"]
-        records = self.store.read_all(dict.fromkeys(keys)).values()
-        provenance = provenance_of(self.name, self.parameters, records)
-        provenance["here"] = len(self.local.read_all(dict.fromkeys(keys)))
-        fresh = judge_run(self.name, self.profile, rows, arrays, provenance, records)
+        keys = dict.fromkeys(self.computed["key"])
+        records = self.store.read_all(keys)
+        provenance = provenance_of(self.name, self.parameters, records.values())
+        provenance["here"] = len(self.local.read_all(keys))
+        run = Archive(records, {}, rows, arrays, provenance)
+        fresh = judge_run(self.name, self.profile, run)
         self.fresh = fresh.frame
         save_tables(self.name, self.profile, fresh)
         start = BESIDE.index(self.profile) + 1 if self.profile in BESIDE else 0

@@ -251,16 +251,9 @@ Network = Training | Pretrained
 Unit = Network | Measurement
 
 
-def identity(unit: Unit) -> dict[str, Any]:
-    """Return the fields of a unit that differ from their defaults, as JSON values."""
-    return dict(unit.identity)
-
-
-def from_identity(values: Mapping[str, Any]) -> Unit:
-    """Rebuild a unit from its identity."""
+def from_identity(values: Mapping[str, Any]) -> Network:
+    """Rebuild a network from its identity."""
     fields = {name: value for name, value in values.items() if name not in ("unit", "version")}
-    if values["unit"] == "measurement":
-        return Measurement(training=training_of(from_identity(fields.pop("training"))), **fields)
     return (Pretrained if values["unit"] == "pretrained" else Training)(**fields)
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from suite.book import agreement, pages
-from suite.store import Archive, Record, Store, archive_path, write_archive
+from suite.store import Archive, Record, Store, archive_path
 
 ABOUT = {"seconds": 1.0, "device": "a CPU", "threads": 1, "commit": "abc"}
 ABOUT_ALL = {"units": 4, "seconds": 4.0, "device": ["a CPU"], "threads": [1], "commit": ["abc"]}
@@ -91,7 +91,7 @@ def executed(tmp_path, monkeypatch, kept):
     monkeypatch.setenv("REGLIB_EXECUTED", str(tmp_path / "executed"))
     monkeypatch.setattr("suite.store.kept.KEPT_RESULTS", tmp_path / "kept")
     path = archive_path(CHAPTER, "laptop", tmp_path / "kept")
-    write_archive(path, kept)
+    kept.write(path)
     verdicts = pd.DataFrame({"claim": ["lipschitz-falls"], "data": "mnist5k", "network": "mlp"})
     verdicts.assign(verdict="holds").to_csv(path.with_suffix(".verdicts.csv"))
     stem = tmp_path / "executed" / "results" / "laptop" / CHAPTER

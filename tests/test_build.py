@@ -43,14 +43,14 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_no_browser_removes_old_pdf(target, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("REGLIB_CHROMIUM", str(tmp_path / "none"))
-    assert build.make_pdf(tmp_path, tmp_path, target) is None
+    build.make_pdf(tmp_path, tmp_path, target)
     assert not target.exists()
     assert "No PDF was made" in capsys.readouterr().out
 
 
 def test_named_browser_prints_the_page(target, tmp_path, stand_in):
     commands, output = stand_in(WRITE_PAGE), tmp_path / "out"
-    assert build.make_pdf(tmp_path / "book", output, target) == target
+    build.make_pdf(tmp_path / "book", output, target)
     page = (output / "_build" / "singlehtml" / "index.html").resolve()
     assert target.read_text() == page.as_uri()
     assert commands[0][-4:] == ["--builder", "singlehtml", "--path-output", str(output)]
@@ -58,7 +58,7 @@ def test_named_browser_prints_the_page(target, tmp_path, stand_in):
 
 def test_failure_of_browser_is_reported(target, tmp_path, stand_in, capsys):
     stand_in("sys.exit('no display')")
-    assert build.make_pdf(tmp_path, tmp_path, target) is None
+    build.make_pdf(tmp_path, tmp_path, target)
     assert "no display" in capsys.readouterr().out
     assert not target.exists()
 

@@ -18,7 +18,7 @@ from suite.runs.plan import Plan, _files, plan
 from suite.store import Record
 from suite.training.evaluated import select_test_split
 from suite.training.loop import train
-from suite.units import Measurement, identity, key
+from suite.units import Measurement, key
 
 SALIENT = {"saliency": "logit_gradient", "n_images": 4}
 
@@ -226,7 +226,7 @@ class TestFailure:
     def test_comparison_with_a_diverged_training(self, store, here, small):
         def against(rate):
             settings = {"attack": "fgsm", "epsilon": 0.1, "n_images": 4, "keep_images": False}
-            settings["source"] = identity(small(learning_rate=rate))
+            settings["source"] = small(learning_rate=rate).identity
             return Measurement(training=small(), metric="robust_accuracy", settings=settings)
 
         frame = compute([against(rate) for rate in (1e30, 1e-3)], store=store, resources=here)
@@ -296,7 +296,7 @@ class TestStored:
     def test_retry_leaves_stored_units(self, store, small):
         job = Job([small()], str(store.folder), "cpu")
         key_of = key(small(), {"mnist5k": load_data("mnist5k").fingerprint})
-        store.write(key_of, Record(identity(small()), "done", {"losses": [1.0]}, {}))
+        store.write(key_of, Record(small().identity, "done", {"losses": [1.0]}, {}))
         assert run_job(job).errors == []
         [(_, message, _)] = run_job(replace(job, force=True)).errors
         assert message == "AssertionError: trained"

@@ -10,7 +10,8 @@ from suite.papers.design import Item, Plan
 from suite.runs import Store, compute
 from suite.runs.code import changes, git
 from suite.runs.keep import keep, provenance_of
-from suite.store import Kept, Record, archive_path, read_archive, without_images, write_archive
+from suite.store import Kept, Record, archive_path, read_archive
+from suite.store.kept import without_images
 from suite.units import Measurement
 from tests.test_kept import ABOUT
 
@@ -123,7 +124,7 @@ class TestKeep:
         other = archive_path("pilcro", "workstation", tmp_path / "kept")
         path.unlink()
         wrong = {"records": {key: wrong}, "tensors": {}, "arrays": {}, "provenance": {}}
-        write_archive(other, replace(archive, **wrong))
+        replace(archive, **wrong).write(other)
         with pytest.raises(UsageError, match=r"pilcro\.zip and .*regularisation\.zip disagree"):
             kept_run(store)
 

@@ -18,7 +18,7 @@ from suite.runs import Store, compute
 from suite.runs.compute import table
 from suite.runs.execute import keys_of
 from suite.runs.plan import plan
-from suite.store import Archive, Kept, Layers, Record, archive_path, read_archive, write_archive
+from suite.store import Archive, Kept, Layers, Record, archive_path, read_archive
 from suite.units import Measurement
 from tests.test_store import flip
 
@@ -46,7 +46,7 @@ def archive(records=None, tensors=None):
 
 @pytest.fixture
 def folder(tmp_path):
-    write_archive(archive_path("one", "laptop", tmp_path), archive())
+    archive().write(archive_path("one", "laptop", tmp_path))
     return tmp_path
 
 
@@ -61,7 +61,7 @@ class TestArchive:
     def test_same_results_same_bytes(self, folder, tmp_path):
         path = archive_path("one", "laptop", folder)
         again = archive_path("two", "laptop", tmp_path)
-        write_archive(again, archive())
+        archive().write(again)
         assert path.read_bytes() == again.read_bytes()
         assert not [name for name in zipfile.ZipFile(path).namelist() if "pkl" in name]
 
@@ -126,9 +126,9 @@ class TestKept:
 
     def test_disagreement_names_both(self, folder):
         other = archive_path("two", "workstation", folder)
-        write_archive(other, archive({KEY: record()}, {}))
+        archive({KEY: record()}, {}).write(other)
         assert Kept(folder).read(KEY) is not None  # they agree
-        write_archive(other, archive({KEY: record(mean=0.25)}, {}))
+        archive({KEY: record(mean=0.25)}, {}).write(other)
         with pytest.raises(UsageError, match=r"one\.zip and .*two\.zip disagree .*entropy"):
             Kept(folder).read(KEY)
 
@@ -136,16 +136,16 @@ class TestKept:
         values = {name: value for name, value in record().values.items() if name != "per_image"}
         assert values != record().values
         short = dataclasses.replace(record(), values=values)
-        write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
+        archive({KEY: short}, {}).write(archive_path("another", "laptop", folder))
         assert Kept(folder).read(KEY).values == record().values
         values["mean"] += 1
-        write_archive(archive_path("another", "laptop", folder), archive({KEY: short}, {}))
+        archive({KEY: short}, {}).write(archive_path("another", "laptop", folder))
         with pytest.raises(UsageError, match="disagree"):
             Kept(folder).read(KEY)
 
     def test_prefers_archive_with_tensors(self, folder):
         for name in ("another", "two"):  # before and behind it
-            write_archive(archive_path(name, "laptop", folder), archive({KEY: record()}, {}))
+            archive({KEY: record()}, {}).write(archive_path(name, "laptop", folder))
         assert Kept(folder).read_tensors(KEY) is not None
 
     def test_local_store_goes_first(self, folder, store):
@@ -165,7 +165,7 @@ def kept_unit(tmp_path, store, here, small):
     table = compute(units, store=store, resources=here)
     records = store.read_all(table["key"])
     kept = Archive(records, {}, table, {}, {"fingerprints": {"mnist5k": "of data that are here"}})
-    write_archive(archive_path("one", "laptop", tmp_path / "kept"), kept)
+    kept.write(archive_path("one", "laptop", tmp_path / "kept"))
     return units, table, Kept(tmp_path / "kept")
 
 
@@ -194,7 +194,7 @@ class TestCompute:
         kept_record = Record({"unit": "training", "seed": 0}, "done", losses, ABOUT)
         about = {"fingerprints": {"fashion_mnist": "its fingerprint"}}
         path = archive_path("one", "workstation", tmp_path / "kept")
-        write_archive(path, Archive({key: kept_record}, {}, rows, {}, about))
+        Archive({key: kept_record}, {}, rows, {}, about).write(path)
         kept = Kept(tmp_path / "kept")
         assert compute([unit], store=Store(tmp_path / "s"), kept=kept)["value"].tolist() == [1.5]
         for page_data in ([], ["fashion_mnist"]):

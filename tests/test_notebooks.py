@@ -97,9 +97,9 @@ class TestResolve:
 
     def test_units_come_from_the_module(self, chapter, monkeypatch):
         assert notebooks.units_of("sample", {}) == []
-        module = types.ModuleType("suite.papers.sample")
+        module = types.SimpleNamespace(__spec__="not None")
         module.plan = lambda parameters: types.SimpleNamespace(units=lambda: [parameters])
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(sys.modules, "suite.papers.sample", module)
         (values,) = notebooks.units_of("sample", {"profile": "smoke", "n_images": 2})
         assert values == {"profile": "smoke", "alpha_min": 100.0, "n_images": 2, "seeds": [0]}
 

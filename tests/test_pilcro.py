@@ -13,7 +13,7 @@ from suite.evidence.claims import load_published
 from suite.evidence.results import Results, load_results
 from suite.evidence.tables import select
 from suite.papers import pilcro
-from suite.units import Measurement, Training, identity
+from suite.units import Measurement, Training
 from tests.small_batches import n_parameters
 
 CHAPTER, CIFAR = "pilcro", pilcro.CIFAR
@@ -74,7 +74,7 @@ class TestUnits:
             for unit in measurements
         } == {("ablation_auc", None, None), *corrupted}
         for unit in measurements:
-            pair = identity(unit.training), unit.settings["beside"]
+            pair = unit.training.identity, unit.settings["beside"]
             penalties = sorted("".join(network.get("penalties", {})) for network in pair)
             assert penalties == ["", "landscape_target"]
             assert pair[0]["seed"] == pair[1]["seed"]

@@ -11,7 +11,7 @@ from suite.networks.pretrained import network_inputs
 from suite.runs import Store, compute
 from suite.runs.execute import describe, load_subject
 from suite.runs.plan import plan
-from suite.units import Measurement, Pretrained, from_identity, identity, key
+from suite.units import Measurement, Pretrained, from_identity, key
 from tests.tiny_pretrained import PHOTOGRAPHS, SIDE, UNIT, build, register
 
 
@@ -98,9 +98,9 @@ class TestLoad:
 class TestUnit:
     def test_identity_goes_there_and_back(self):
         unit = measurement(n_classes=3)
-        assert from_identity(identity(unit)) == unit
+        assert from_identity(UNIT.identity) == UNIT
         fields = {"data": "tiny-photographs", "network": "tiny"}
-        assert identity(UNIT) == {"unit": "pretrained", "version": 2} | fields
+        assert UNIT.identity == {"unit": "pretrained", "version": 2} | fields
         other = measurement(training=Pretrained(**fields | {"network": "other"}), n_classes=3)
         prints = {"tiny-photographs": "1"}
         assert key(unit, prints) != key(other, prints)

@@ -9,7 +9,7 @@ from suite.evidence import report
 from suite.evidence.report import origin, section_verdicts, write_estimate
 from suite.evidence.results import Results, load_results, save_tables
 from suite.evidence.rules import NOT_TESTABLE
-from suite.store import Archive, archive_path, write_archive
+from suite.store import Archive, archive_path
 
 
 def results(value=1.0):
@@ -43,7 +43,7 @@ class TestResults:
         frame = curve("local_lipschitz_estimate", seed=0)
         frame = pd.concat([frame, frame.assign(saliency="deeplift")], ignore_index=True)
         path = archive_path("gradient_regularisation", "laptop", tmp_path)
-        write_archive(path, Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}))
+        Archive({}, {}, frame, {"a|b": np.eye(2)}, {"units": 9}).write(path)
         read = load_results("gradient_regularisation", "laptop", tmp_path)
         assert NOT_TESTABLE in {*read.verdicts.set_index("claim")["verdict"].loc["lipschitz-falls"]}
         assert set(read.frame["profile"]) == {"laptop"}
@@ -56,7 +56,7 @@ class TestResults:
 
     def test_damaged_results_are_named(self, tmp_path, capsys):
         path = archive_path("chapter", "smoke", tmp_path)
-        write_archive(path, Archive({}, {}, pd.DataFrame({"value": [1.0]}), {}, {}))
+        Archive({}, {}, pd.DataFrame({"value": [1.0]}), {}, {}).write(path)
         path.write_bytes(path.read_bytes()[:-9])
         assert load_results("chapter", "smoke", tmp_path).frame.empty
         out = capsys.readouterr().out

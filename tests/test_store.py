@@ -17,10 +17,10 @@ from suite.errors import RunFailed, UsageError
 from suite.runs import Store, compute
 from suite.runs.executors import Resources
 from suite.store import Record
-from suite.units import Measurement, Training, identity
+from suite.units import Measurement, Training
 
 KEY = "ab" + "0" * 30
-UNIT = identity(Training(data="d", network="n", epochs=1, learning_rate=0.1, seed=0))
+UNIT = Training(data="d", network="n", epochs=1, learning_rate=0.1, seed=0).identity
 VALUES = {"mean": 0.1 + 0.2, "per_image": [1e-17, math.nan, math.inf, -math.inf, 3.0]}
 RECORD = Record(UNIT, "done", VALUES, {"seconds": 1.5})
 TENSORS = {

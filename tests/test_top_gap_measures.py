@@ -12,7 +12,7 @@ from suite.networks import build_network
 from suite.papers import top_gap_measures
 from suite.papers.measure import METRICS, check
 from suite.training.evaluated import EvaluatedModel
-from suite.units import Measurement, Training, identity
+from suite.units import Measurement, Training
 
 OPTIONS = {"k": 0.1, "width": 3, "backbone_options": {"width": 2, "blocks": [1, 1]}}
 N = 7
@@ -115,7 +115,7 @@ def test_metrics_share_attacked_images(monkeypatch):
 def test_transfer_takes_images_of_another_network():
     network, other = linear(1), linear(2)
     network.related = Mock(return_value=other)
-    settings = {"attack": "fgsm", "epsilon": 0.2, "n_images": N, "source": identity(unit(seed=2))}
+    settings = {"attack": "fgsm", "epsilon": 0.2, "n_images": N, "source": unit(seed=2).identity}
     result = METRICS["robust_accuracy"](network, **settings)
     network.related.assert_called_once_with(unit(seed=2))
     direct, attacked = (fgsm(n.network, images()[0], epsilon=0.2) for n in (network, other))

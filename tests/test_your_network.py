@@ -21,7 +21,7 @@ from suite.paths import resolve_paths
 from suite.runs import compute
 from suite.runs.execute import keys_of, load_model
 from suite.runs.plan import plan
-from suite.store import Archive, Kept, pack_arrays, write_archive
+from suite.store.kept import Archive, Kept, pack_arrays
 from suite.units import Pretrained
 
 SIDE = 28
@@ -346,7 +346,7 @@ class TestPlan:
         for record in records.values():
             record.provenance["seconds"] = seconds[record.unit["metric"]]
         archive = Archive(records, {}, pd.DataFrame({"a": [1]}), {}, {"fingerprints": {}})
-        write_archive(tmp_path / "kept" / "desktop" / "your_network.zip", archive)
+        archive.write(tmp_path / "kept" / "desktop" / "your_network.zip")
         fewer = paper.plan(parameters | {"n_images": 2}).units()
         for metrics, is_known in ((seconds, True), ({*seconds, "paths_landscape"}, False)):
             units = [unit for unit in fewer if unit.metric in metrics]

@@ -92,16 +92,13 @@ def find_chromium() -> str | None:
     return next(filter(None, map(shutil.which, [named] if named else NAMES)), None)
 
 
-def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
-    """Print the book.
+def make_pdf(book: Path, output: Path, target: Path) -> None:
+    """Print the book, or say on the terminal why it was not printed.
 
     Args:
         book: folder of the pages, with `_toc.yml`; `_config.yml` is in it or above.
         output: folder of the build, as in `jupyter-book build --path-output`.
         target: the PDF; an older file is always removed.
-
-    Returns:
-        `target`, or None with a message on the terminal if nothing was printed.
 
     Raises:
         RunFailed: jupyter-book failed.
@@ -110,7 +107,7 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
     chromium = find_chromium()
     if chromium is None:
         print(f"No PDF was made: none of {', '.join(NAMES)} is installed (REGLIB_CHROMIUM=PATH)")
-        return None
+        return
     jupyter_book(book, output, "--quiet", "--builder", "singlehtml")
     page = output.resolve() / "_build" / "singlehtml" / "index.html"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,5 +117,3 @@ def make_pdf(book: Path, output: Path, target: Path) -> Path | None:
         done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if not target.exists():
         print(f"No PDF was made: {chromium} failed: {done.stderr.strip()[-300:]}")
-        return None
-    return target

@@ -296,5 +296,4 @@ def run_words(words: Sequence[str]) -> int | None:
     for stray in notebooks.strays():
         folder = f"notebooks/profiles/{stray.stem}"
         print(f"notebooks/{stray.name} is no chapter: no profile in {folder}", file=sys.stderr)
-    code: int | None = args.command(args)
-    return code
+    return args.command(args)

@@ -27,7 +27,7 @@ def value_of(row: "pd.Series[Any]", claim: Claim) -> Value:
         claim: the claim of the row.
     """
     estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
-    words = {"word": row["verdict"], "shown": row["word"], "profile": row["profile"]}
+    words = {"word": row["verdict"], "shown": row["word"]}
     words |= {"scale": scale_text(row), "published": paper_text(claim), "on": name_of(row["data"])}
     return Value(estimate, low, high, n=int(np.nan_to_num(row["n"])), **words)
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -38,7 +37,6 @@ class Value:
         word, shown, scale: the verdict, its text on pages, and its scale; empty for a mean.
         published: the published effect.
         on: the names of the data.
-        profile: the profile of the run.
 
     >>> gain = Value(0.016, 0.0103, 0.0217, n=12)
     >>> f"{gain:points}; {gain:points~}; {gain:.3f}; {gain}"
@@ -56,7 +54,6 @@ class Value:
     scale: str = ""
     published: str = ""
     on: str = ""
-    profile: str = ""
 
     def __format__(self, form: str) -> str:
         if not self:
@@ -133,7 +130,7 @@ def mean(rows: pd.DataFrame) -> Value:
     """
     rows = best_rows(rows.dropna(subset="value"))
     units = rows.groupby(unit_of(rows))["value"].mean()
-    return Value(*mean_interval(units), **_origin(rows)) if len(units) else Value()
+    return Value(*mean_interval(units), on=_names(rows)) if len(units) else Value()
 
 
 def paired(
@@ -158,22 +155,21 @@ def paired(
     else:
         one, other = (rows.loc[rows[between] == name, "value"] for name in (first, second))
         gap = difference(mean_interval(one), mean_interval(other))
-    return judge_gap(gap, **_origin(rows))
+    return judge_gap(gap, _names(rows))
 
 
-def judge_gap(gap: Interval, **origin: Any) -> Value:
+def judge_gap(gap: Interval, on: str = "") -> Value:
     """Return a difference as a value, with a word.
 
     The word is "higher", "lower" or, where the interval is unknown or has zero, "unclear".
 
     Args:
         gap: the difference.
-        origin: `on` and `profile` of the value.
+        on: the names of the data.
     """
     word = "higher" if gap.low > 0 else "lower" if gap.high < 0 else "unclear"
-    return Value(*gap, word=word, **origin)
+    return Value(*gap, word=word, on=on)
 
 
-def _origin(rows: pd.DataFrame) -> dict[str, Any]:
-    on = " and ".join(sorted({name_of(data) for data in rows["data"]}))
-    return {"on": on, "profile": str(rows["profile"].iloc[0])}
+def _names(rows: pd.DataFrame) -> str:
+    return " and ".join(sorted({name_of(data) for data in rows["data"]}))

@@ -1,7 +1,7 @@
 """Results of a chapter at a profile: a table, verdicts, provenance, and a few maps."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from suite.errors import UsageError, expected
 from suite.evidence.claims import COLUMNS, judge, load_claims, load_settings
 from suite.evidence.scale import Trainings, trainings_of
 from suite.paths import check_run_name, executed_folder
-from suite.store import Record, archive_path, pack_arrays, read_archive, replace_file
+from suite.store import Archive, archive_path, read_archive, replace_file
+from suite.store.kept import pack_arrays
 
 Arrays = Mapping[str, NDArray[Any]]
 ARRAYS = ".safetensors"  # suffix of the file of a run's arrays
@@ -39,26 +40,17 @@ class Results:
     trainings: Trainings = ()
 
 
-def judge_run(
-    chapter: str,
-    profile: str,
-    rows: pd.DataFrame,
-    arrays: Arrays,
-    provenance: Mapping[str, Any],
-    records: Iterable[Record] = (),
-) -> Results:
-    """Return results with the verdicts on the claims of a chapter.
+def judge_run(chapter: str, profile: str, run: Archive) -> Results:
+    """Return the results of a run with the verdicts on the claims of its chapter.
 
-    Args:
-        chapter, profile: of the run.
-        rows, arrays, provenance: of the results.
-        records: of their units, for the scale of each verdict.
+    The records of the run decide the scale of each verdict.
     """
-    rows, trainings = rows.assign(profile=profile), trainings_of(records)
+    rows, trainings = run.rows.assign(profile=profile), trainings_of(run.records.values())
     verdicts = judge(load_claims(chapter), rows, load_settings(chapter), trainings)
     # To the digits of their file, which other pages read, so that no page rounds otherwise.
     verdicts = verdicts.map(lambda v: float(f"{v:.10g}") if isinstance(v, float) else v)
-    return Results(rows, verdicts.assign(profile=profile), arrays, provenance, trainings)
+    verdicts = verdicts.assign(profile=profile)
+    return Results(rows, verdicts, run.arrays, run.provenance, trainings)
 
 
 def save_tables(chapter: str, profile: str, results: Results, folder: Path | None = None) -> Path:
@@ -121,5 +113,4 @@ def load_results(chapter: str, profile: str, folder: Path | None = None) -> Resu
         if path.exists():
             print(f"{error}: ignored, its results are not shown")
         return Results(pd.DataFrame(), pd.DataFrame(), {}, {})
-    records = archive.records.values()
-    return judge_run(chapter, profile, archive.rows, archive.arrays, archive.provenance, records)
+    return judge_run(chapter, profile, archive)

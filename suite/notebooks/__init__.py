@@ -196,8 +196,7 @@ def paper(chapter: str) -> Any:
 
 
 def _has_module(chapter: str) -> bool:
-    name = f"suite.papers.{chapter}"
-    return name in sys.modules or importlib.util.find_spec(name) is not None
+    return importlib.util.find_spec(f"suite.papers.{chapter}") is not None
 
 
 def all_parameters(chapter: str, values: Values) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from suite.papers import design, initial_landscapes
 from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, replace, specify
 from suite.papers.names import NAMES
 from suite.papers.path_counts import path_counts
-from suite.units import Network, Pretrained, Training, Values, identity
+from suite.units import Network, Pretrained, Training, Values
 
 APPLY: dict[str, Change] = {method.name: method.apply for method in SIDE_BY_SIDE}
 
@@ -86,7 +86,7 @@ def _robust(p: SimpleNamespace, other: Training | None = None) -> Iterator[Spec]
     p = replace(p, corruptions=[{"category": c, "level": level} for c, level in pairs])
     if other is None:
         return specify(MEASURES, "corrupted_accuracy", p)
-    return specify(MEASURES, "robustness ablation", replace(p, beside=identity(other)))
+    return specify(MEASURES, "robustness ablation", replace(p, beside=other.identity))
 
 
 def _labels(model: str, data: str, marked: str = "") -> dict[str, Any]:

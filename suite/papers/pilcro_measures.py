@@ -19,7 +19,7 @@ from suite.errors import expected
 from suite.metrics.saliency import integrated_gradients
 from suite.papers.path_counts import path_counts
 from suite.training.evaluated import Count, EvaluatedModel, Result
-from suite.units import Network, from_identity, training_of
+from suite.units import Network, from_identity
 
 # Corrupting images takes longer than a forward pass. So small images, of at most so many bytes,
 # are corrupted once for all networks of a process.
@@ -186,7 +186,7 @@ def _correct(
     """Mark the images that the network classifies right, and so does `beside`, if it is given."""
     correct = subject.predict(images) == labels
     if beside is not None:
-        correct &= subject.related(training_of(from_identity(beside))).predict(images) == labels
+        correct &= subject.related(from_identity(beside)).predict(images) == labels
     return correct
 
 

@@ -21,7 +21,7 @@ from suite.papers.design import Item, Plan, Spec, grid, measurement, panels_of, 
 from suite.papers.names import NAMES
 from suite.papers.second_order import as_uint8
 from suite.training.folds import data_of
-from suite.units import Training, Values, identity
+from suite.units import Training, Values
 
 METHODS = {method.name: method for method in TOP_GAP}
 TITLES = {name: method.title for name, method in METHODS.items()}
@@ -137,7 +137,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
     values: Settings = {"sizes": [{"epsilon": e, "steps": n} for e, n in steps.items() if e]}
     values |= {"n_fgsm": p.n_fgsm or p.n_attacked, "keep_fgsm": False if p.n_fgsm else None}
     values |= {"relative_step": 2 / p.crossing_steps, "n_square": p.square_queries or p.n_queries}
-    values |= {"source": other and identity(training(p, main_model(p, other, model.seed)))}
+    values |= {"source": other and training(p, main_model(p, other, model.seed)).identity}
     harder = main and attacked and model.seed in (p.battery_seeds or [model.seed])
     swept = not main and attacked and model.strength in p.strengths + p.l1_strengths
     names: Settings = {"fgsm": True, "pgd": attacked or not p.n_fgsm, "radii": harder}

@@ -15,7 +15,7 @@ from suite.data import ImageData
 from suite.errors import UsageError, check_call, check_name, expected
 from suite.metrics.receptive_field import Part
 from suite.training.evaluated import ChangedLogits, EvaluatedModel, Result
-from suite.units import Training, Values, from_identity, training_of
+from suite.units import Training, Values, from_identity
 
 IMAGES = 128  # in a batch, where the activations are kept
 
@@ -41,7 +41,7 @@ def robust_accuracy(
     are multiplied by `scale`. This changes no prediction, but enlarges gradients that would
     otherwise round to zero.
     """
-    attacked = subject if source is None else subject.related(training_of(from_identity(source)))
+    attacked = subject if source is None else subject.related(from_identity(source))
     if attacked.pixel_range != (0, 1):
         why = "robust_accuracy: expected a network of images in [0, 1], got one trained "
         raise UsageError(f"{why}with pixel_range {attacked.pixel_range}")

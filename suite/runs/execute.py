@@ -257,13 +257,12 @@ def _provenance(start: float, unit: Unit, work: _Work) -> dict[str, Any]:
     """Return the time since `start`, and the machine, versions and code of a unit."""
     device = work.job.device
     if device == "cuda":
-        peak = torch.cuda.max_memory_allocated()
+        name, peak = torch.cuda.get_device_name(), torch.cuda.max_memory_allocated()
     else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        name, peak = f"{platform.machine()} CPU", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak *= 1 if sys.platform == "darwin" else 1024
     ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     about = {"seconds": round(time.perf_counter() - start, 3), "peak_bytes": peak, "ended": ended}
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
     about |= {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
     about |= {"python": platform.python_version(), "reglib": reglib.__version__}
     return about | {"commit": commit(), "code": work.sources.provenance(unit)}

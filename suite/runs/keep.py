@@ -12,6 +12,7 @@ from suite.papers.design import Plan, select_tensors
 from suite.runs.code import changes, git
 from suite.runs.compute import table
 from suite.runs.execute import fingerprints_of, keys_of
+from suite.store.kept import check_agreement, without_images
 
 SURROUNDINGS = ("device", "threads", "python", "torch", "reglib", "commit")
 
@@ -57,11 +58,11 @@ def keep(
         raise UsageError(why)
     _check_commits({r.provenance["commit"] for s in stores for r in s.read_all(keys).values()})
     if not any(item.per_image for item in plan):
-        records = {k: replace(r, values=store.without_images(r.values)) for k, r in records.items()}
+        records = {k: replace(r, values=without_images(r.values)) for k, r in records.items()}
     for key, record in records.items():
         for other, archive in kept.archives.items():
             if other != path and key in archive.records:
-                store.check_agreement(key, {other: archive.records[key], path: record})
+                check_agreement(key, {other: archive.records[key], path: record})
     rows, arrays = plan.collect(paper, parameters, table(units, keys, records), layers)
     by_key = dict(zip(keys, units))
     tensors = {
@@ -71,7 +72,7 @@ def keep(
     }
     provenance = provenance_of(chapter, parameters, records.values())
     provenance["fingerprints"] = fingerprints_of(units, kept.fingerprints)
-    store.write_archive(path, store.Archive(records, tensors, rows, arrays, provenance))
+    store.Archive(records, tensors, rows, arrays, provenance).write(path)
     results = load_results(chapter, profile, path.parents[1])
     save_tables(chapter, profile, results, path.parents[1])
     return path

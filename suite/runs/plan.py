@@ -88,7 +88,7 @@ def plan(
     requested = {str(unit.identity): unit for unit in units}
     check(requested.values())
     lookups = {} if lookups is None else lookups
-    missing_data = _missing_data(requested.values(), page_data, lookups)
+    _look_up(requested.values(), page_data, lookups)
     # A measurement implies its training, whether that was requested or not.
     all_units = requested | _trainings(requested.values())
     fingerprints = {**kept.fingerprints} if kept else {}
@@ -107,8 +107,8 @@ def plan(
     # Kept results have no weights: a network is trained again for a further measurement.
     todo |= {n: unit for n, unit in _trainings(todo.values()).items() if n not in local}
     needed = {*page_data}.union(*map(_needs, todo.values()))
-    missing_data = {name: how for name, how in missing_data.items() if name in needed}
-    if kept and todo and not missing_data:
+    missing = {n: e for n, e in lookups.items() if n in needed and isinstance(e, DataMissing)}
+    if kept and todo and not missing:
         reports += _forecast([unit.identity for unit in todo.values()], kept)
     if timed and (new := [u for n, u in todo.items() if n in known and isinstance(u, Training)]):
         reports.append(_time_of(new, Resources.from_environment()))
@@ -116,7 +116,7 @@ def plan(
         total=len(requested),
         stored=len(requested.keys() & local.keys()),
         kept=len(requested.keys() & (done - local.keys())),
-        missing_data=missing_data,
+        missing_data={name: str(error) for name, error in missing.items()},
         spent=sum(record.provenance["seconds"] for record in local.values()),
         reports=tuple(reports),
     )
@@ -198,16 +198,15 @@ def _needs(unit: Unit) -> dict[str, Callable[[str], str | None]]:
     return {**dict.fromkeys(data_names(unit), _fingerprint), **weights}
 
 
-def _missing_data(units: Iterable[Unit], data: Iterable[str], lookups: Lookups) -> dict[str, str]:
-    """Return how to get each data set, and the weights of each network, that are missing."""
+def _look_up(units: Iterable[Unit], data: Iterable[str], lookups: Lookups) -> None:
+    """Add the data sets and the weights that units and a page need, and `lookups` lacks."""
     needed = {name: look_up for unit in units for name, look_up in _needs(unit).items()}
     needed |= dict.fromkeys(data, _fingerprint)
-    for name in needed.keys() - lookups.keys():
+    for name in (name for name in needed if name not in lookups):
         try:
             lookups[name] = needed[name](name) or name
         except DataMissing as error:
             lookups[name] = error
-    return {name: str(lookups[name]) for name in needed if isinstance(lookups[name], DataMissing)}
 
 
 def _fingerprint(name: str) -> str:

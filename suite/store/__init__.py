@@ -1,15 +1,4 @@
 """Results by key, in two layers: those of this machine, and those that the project keeps."""
 
-from suite.store.kept import (
-    Archive,
-    Kept,
-    Layers,
-    archive_path,
-    check_agreement,
-    kept_layer,
-    pack_arrays,
-    read_archive,
-    without_images,
-    write_archive,
-)
+from suite.store.kept import Archive, Kept, Layers, archive_path, kept_layer, read_archive
 from suite.store.local import Reader, Record, Store, check_folder, checksum, dump, replace_file

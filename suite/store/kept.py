@@ -66,6 +66,29 @@ class Archive:
     arrays: Mapping[str, NDArray[Any]]
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
+    def write(self, path: Path) -> None:
+        """Write the archive and its provenance; each replaces its old file atomically.
+
+        Raises:
+            RunFailed: a file cannot be written.
+        """
+        lines = [dump({"key": key, **asdict(self.records[key])}) for key in sorted(self.records)]
+        members = {
+            "records.jsonl": b"\n".join(lines),
+            "tensors.safetensors": safetensors.torch.save(dict(sorted(self.tensors.items()))),
+            "rows.csv": self.rows.to_csv(index=False).encode(),
+            **pack_arrays(self.arrays),
+        }
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
+            for name, contents in members.items():
+                file.writestr(zipfile.ZipInfo(name, EPOCH), contents, zipfile.ZIP_LZMA)
+        packed = buffer.getvalue()
+        about = {**self.provenance, "format": FORMAT, "sha256": checksum(packed)}
+        text = json.dumps(about, indent=1, sort_keys=True) + "\n"
+        replace_file(path, packed)
+        replace_file(path.with_suffix(".provenance.json"), text.encode())
+
 
 def kept_layer() -> "Kept | None":
     """Return the kept results of the project, or None if REGLIB_FRESH is set."""
@@ -80,30 +103,6 @@ def archive_path(chapter: str, profile: str, folder: Path | None = None) -> Path
 def name_of_archive(path: Path) -> str:
     """Return the path of an archive for messages, relative to the project."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def write_archive(path: Path, archive: Archive) -> None:
-    """Write an archive and its provenance; each replaces its old file atomically.
-
-    Raises:
-        RunFailed: a file cannot be written.
-    """
-    lines = [dump({"key": key, **asdict(archive.records[key])}) for key in sorted(archive.records)]
-    members = {
-        "records.jsonl": b"\n".join(lines),
-        "tensors.safetensors": safetensors.torch.save(dict(sorted(archive.tensors.items()))),
-        "rows.csv": archive.rows.to_csv(index=False).encode(),
-        **pack_arrays(archive.arrays),
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, contents in members.items():
-            file.writestr(zipfile.ZipInfo(name, EPOCH), contents, zipfile.ZIP_LZMA)
-    packed = buffer.getvalue()
-    about = {**archive.provenance, "format": FORMAT, "sha256": checksum(packed)}
-    text = json.dumps(about, indent=1, sort_keys=True) + "\n"
-    replace_file(path, packed)
-    replace_file(path.with_suffix(".provenance.json"), text.encode())
 
 
 def read_archive(path: Path) -> Archive:

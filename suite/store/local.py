@@ -123,8 +123,7 @@ class Store(Reader):
         if (contents := _contents(path)) is None:
             return None
         if contents[:64] == checksum(FORMAT + contents[64:]).encode():
-            state = torch.load(io.BytesIO(contents[64:]), map_location="cpu", weights_only=True)
-            return dict(state)
+            return torch.load(io.BytesIO(contents[64:]), map_location="cpu", weights_only=True)
         self._set_aside(path, DAMAGED)
         return None
 

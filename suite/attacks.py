@@ -83,7 +83,6 @@ def pgd(
     generator: Generator,
     norm: str = "linf",
     steps: int = 40,
-    restarts: int = 1,
     relative_step: float = 1 / 30,
 ) -> Tensor:
     r"""Take projected gradient steps from a random start, by Foolbox.
@@ -98,18 +97,17 @@ def pgd(
         model, images, epsilon, norm: see `fgsm`.
         generator: source of the random starts.
         steps: gradient steps.
-        restarts: random starts; an image counts as attacked if one of them changes its prediction.
         relative_step: :math:`\rho`, length of a step relative to `epsilon`.
 
     Raises:
-        ValueError, UsageError: see `fgsm`; `steps`, `restarts` or `relative_step` not positive.
+        ValueError, UsageError: see `fgsm`; `steps` or `relative_step` not positive.
 
     Source: :cite:t:`madry2018`.
     """
     _check(images, epsilon, norm)
-    check_positive(steps=steps, restarts=restarts, relative_step=relative_step)
+    check_positive(steps=steps, relative_step=relative_step)
     options = {"steps": steps, "rel_stepsize": relative_step}
-    perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
+    perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, **options)
     return _attack(model, images, perturb, generator)
 
 
@@ -204,13 +202,12 @@ def _predict(model: nn.Module, images: Tensor) -> Tensor:
     return logits.argmax(1)
 
 
-def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **options: Any) -> Perturb:
+def _by_foolbox(name: str, norm: str, epsilon: float, **options: Any) -> Perturb:
     """Return an attack of Foolbox; its import of a deprecated name of SciPy would warn."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
         foolbox = pkgutil.resolve_name("foolbox")
     attack = getattr(foolbox.attacks, norm.capitalize() + name)(**options)
-    attack = attack if restarts == 1 else attack.repeat(restarts)
 
     def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
         network = foolbox.PyTorchModel(frozen, bounds=(0, 1), device=x.device)

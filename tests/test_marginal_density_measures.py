@@ -105,7 +105,7 @@ class TestGradients:
                 torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
 
     def test_changes_use_the_seed(self, subject):
-        (x, y), noise = images_and_labels(subject), {"noise_std": 0.1, "n_samples": 2}
+        (x, y), noise = images_and_labels(subject), {"noise_std": 0.1}
         for name, tensors in {"gradient_change": (x, y), "density_change": (x,)}.items():
             source = torch.Generator().manual_seed(3)
             expected = getattr(metrics, name)(subject.network, *tensors, generator=source, **noise)
@@ -125,15 +125,16 @@ class TestGradients:
 class TestCurves:
     def test_value_is_area(self, subject):
         images, labels = images_and_labels(subject)
-        for metric, saliency, curve in (
-            ("insertion_auc", "integrated_gradients", metrics.insertion_curve),
-            ("pixel_perturbation", "smooth_grad", metrics.pixel_perturbation),
+        by_setting = {"saliency": "integrated_gradients"}
+        for metric, saliency, given, curve in (
+            ("insertion_auc", *by_setting.values(), by_setting, metrics.insertion_curve),
+            ("pixel_perturbation", "smooth_grad", {}, metrics.pixel_perturbation),
         ):
             maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
             maps = maps.abs() if metric == "pixel_perturbation" else maps
             curves = curve(maps, subject.network, images, labels, n_steps=4)
             area = metrics.area_under_curve(curves)
-            kept = assert_value(area, subject, metric, saliency=saliency, n_steps=4)
+            kept = assert_value(area, subject, metric, **given, n_steps=4)
             torch.testing.assert_close(kept["curves"], curves)
 
     def test_centred_perturbation_ignores_shifts(self, subject):

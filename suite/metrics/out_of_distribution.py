@@ -10,9 +10,7 @@ from suite.errors import expected
 # Scores of an image rather than of its class; higher for known images.
 OOD_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "log_density": lambda logits: logits.logsumexp(1),
-    "max_logit": lambda logits: logits.amax(1),
     "max_probability": lambda logits: logits.softmax(1).amax(1),
-    "mean_logit": lambda logits: logits.mean(1),
 }
 
 

@@ -101,7 +101,6 @@ def removal(
 
 
 def _perturbation(
-    sizes: Tensor,
     model: nn.Module,
     images: Tensor,
     class_index: Tensor,
@@ -110,13 +109,12 @@ def _perturbation(
     over: Literal["image", "mean"] = "image",
     centred: bool = False,
 ) -> Tensor:
-    """Compute the curves of `suite.metrics.pixel_perturbation`.
+    """Compute the curves of `suite.metrics.pixel_perturbation`, for maps by SmoothGrad.
 
     With `centred`, scores and maps are of centred logits, which no shift of all logits changes.
     """
-    if centred:
-        model = ChangedLogits(model, SHIFTS["centred"])
-        sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
+    model = ChangedLogits(model, SHIFTS["centred"]) if centred else model
+    sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
     return metrics.pixel_perturbation(sizes, model, images, class_index, n_steps=n_steps, over=over)
 
 
@@ -269,5 +267,5 @@ METRICS: dict[str, Callable[..., Result]] = {
     "density_gradient": bind(metrics.density_gradients),
     "insertion_auc": bind(_insertion_curve, area),
     "logit_gradient": bind(metrics.logit_gradients, _logit_gradient),
-    "pixel_perturbation": bind(_perturbation, area, saliency="smooth_grad"),
+    "pixel_perturbation": bind(_perturbation, area),
 }

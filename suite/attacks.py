@@ -20,7 +20,6 @@ from suite.errors import check_name, expected
 
 NORMS = ("linf", "l2")
 AUTO_ATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
-LOGGER = logging.getLogger(__name__)
 BATCH_SIZE = 128
 
 Perturb = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -72,7 +71,7 @@ def fgsm(model: nn.Module, images: Tensor, *, epsilon: float, norm: str = "linf"
     Source: :cite:t:`goodfellow2015`.
     """
     _check(images, epsilon, norm)
-    return _attack(model, images, _by_foolbox("FastGradientAttack", norm, epsilon), None)
+    return _attack(model, images, _by_foolbox("FastGradientAttack", norm, epsilon))
 
 
 def pgd(
@@ -108,7 +107,7 @@ def pgd(
     check_positive(steps=steps, relative_step=relative_step)
     options = {"steps": steps, "rel_stepsize": relative_step}
     perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, **options)
-    return _attack(model, images, perturb, generator)
+    return _attack(model, images, perturb, _draw_seed(generator))
 
 
 def auto_attack(
@@ -153,7 +152,7 @@ def auto_attack(
         raise expected("parts", f"some of {', '.join(AUTO_ATTACK)}", "none")
     for part in parts:
         check_name("part of AutoAttack", part, AUTO_ATTACK)
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    seed = _draw_seed(generator)
     common: dict[str, Any] = {"eps": epsilon, "norm": norm.capitalize(), "seed": seed}
 
     @torch.no_grad()
@@ -163,7 +162,7 @@ def auto_attack(
             four = "four classes or more for 'apgd-t'"
             raise expected("parts", four, f"{n_classes}; leave it out")
         targets = {"n_target_classes": min(n_targets, n_classes - 1), "n_iter": steps}
-        logger = {"logger": LOGGER}  # for vanishing gradients, which would be warnings
+        logger = {"logger": logging.getLogger(__name__)}  # else warns of vanishing gradients
         programs: dict[str, tuple[str, dict[str, Any]]] = {
             "apgd-ce": ("autopgd_base:APGDAttack", {"n_iter": steps, **logger}),
             "apgd-t": ("autopgd_base:APGDAttack_targeted", {**targets, **logger}),
@@ -188,7 +187,7 @@ def auto_attack(
                 break
         return result
 
-    return _attack(model, images, perturb, generator)
+    return _attack(model, images, perturb, _draw_seed(generator))
 
 
 ATTACKS: dict[str, Callable[..., Tensor]] = {a.__name__: a for a in (auto_attack, fgsm, pgd)}
@@ -216,21 +215,21 @@ def _by_foolbox(name: str, norm: str, epsilon: float, **options: Any) -> Perturb
     return perturb
 
 
-def _attack(
-    model: nn.Module, images: Tensor, perturb: Perturb, generator: Generator | None
-) -> Tensor:
+def _draw_seed(generator: Generator) -> int:
+    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+
+def _attack(model: nn.Module, images: Tensor, perturb: Perturb, seed: int = 0) -> Tensor:
     """Attack images, batch by batch.
 
     `perturb` gets a frozen copy of the network, a batch of images and their predicted classes. It
-    draws from PyTorch's global generator, which is seeded by `generator` meanwhile.
+    may draw from PyTorch's global generator, which has the seed meanwhile.
     """
     # A copy, so that an attack changes neither gradients nor mode of the caller's network.
     frozen = folded_copy(model)
     batches = images.detach().split(BATCH_SIZE)
-    with torch.random.fork_rng(enabled=generator is not None):
-        if generator is not None:
-            seed = torch.randint(2**31, (), generator=generator, device=generator.device)
-            torch.manual_seed(int(seed))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
         return torch.cat([perturb(frozen, x, _predict(frozen, x)) for x in batches])
 
 

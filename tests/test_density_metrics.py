@@ -31,10 +31,14 @@ class TestLogitGradients:
         rows = [torch.autograd.grad(f, images, retain_graph=True)[0].flatten(1) for f in sums]
         slopes, density = torch.stack(rows[:3], 1), rows[3]
         label, result = slopes[range(3), LABELS], metrics.logit_gradients(lenet, images, LABELS)
-        torch.testing.assert_close(result.label, label.norm(dim=1))
-        torch.testing.assert_close(result.others, (slopes.norm(dim=2).sum(1) - result.label) / 2)
-        torch.testing.assert_close(result.cosine, torch.cosine_similarity(label, density))
-        torch.testing.assert_close(result.probability, logits.softmax(1)[range(3), LABELS].detach())
+        torch.testing.assert_close(result["label"], label.norm(dim=1))
+        torch.testing.assert_close(
+            result["others"], (slopes.norm(dim=2).sum(1) - result["label"]) / 2
+        )
+        torch.testing.assert_close(result["cosine"], torch.cosine_similarity(label, density))
+        torch.testing.assert_close(
+            result["probability"], logits.softmax(1)[range(3), LABELS].detach()
+        )
 
 
 class TestFeatureLeakage:
@@ -131,11 +135,13 @@ class TestAuroc:
     def test_of_logits_averages_over_classes(self):
         known, unfamiliar = random_images(7, 3, seed=1), random_images(5, 3, seed=2)
         expected = sum(metrics.auroc(known[:, i], unfamiliar[:, i]) for i in range(3)) / 3
-        torch.testing.assert_close(metrics.logit_auroc(known, unfamiliar), expected)
+        torch.testing.assert_close(metrics.mean_auroc(known, unfamiliar), expected)
 
     def test_scores_are_higher_for_surer_logits(self):
         logits = torch.tensor([[9.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
-        assert all(s[0] > s[1] for s in (score(logits) for score in metrics.OOD_SCORES.values()))
+        assert all(
+            s[0, 0] > s[1, 0] for s in (score(logits) for score in metrics.OOD_SCORES.values())
+        )
 
     @pytest.mark.parametrize("unfamiliar", [[], [math.nan, 1.0], [[1.0]]])
     def test_refuses_wrong_scores(self, unfamiliar):

@@ -116,7 +116,7 @@ class TestGradients:
         for part in ("whole", "shift", "centred"):
             expected = metrics.density_gradients(subject.network, x, part=part)
             assert_value(expected, subject, "density_gradient", part=part)
-        parts = metrics.logit_gradients(subject.network, x, y)._asdict()
+        parts = metrics.logit_gradients(subject.network, x, y)
         for part, expected in parts.items():
             kept = assert_value(expected, subject, "logit_gradient", part=part)
             assert set(kept) == (set(parts) if part == "cosine" else set())
@@ -173,8 +173,10 @@ class TestOutOfDistribution:
     def test_auroc_of_each_score(self, subject):
         known = subject.network(images_and_labels(subject, 20)[0]).detach()
         other = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
-        expected = {n: metrics.auroc(f(known), f(other)) for n, f in metrics.OOD_SCORES.items()}
-        for score, auroc in (expected | {"logit": metrics.logit_auroc(known, other)}).items():
+        scores = {"log_density": (x.logsumexp(1) for x in (known, other))}
+        scores["max_probability"] = (x.softmax(1).amax(1) for x in (known, other))
+        expected = {name: metrics.auroc(*pair) for name, pair in scores.items()}
+        for score, auroc in (expected | {"logit": metrics.mean_auroc(known, other)}).items():
             result = value(subject, "ood_auroc", data="other blocks", score=score)
             torch.testing.assert_close(result.per_image, auroc)
 

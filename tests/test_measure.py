@@ -28,7 +28,7 @@ flatness: block=4 n_draws=None n_images=None of='network' part
 gradient_change: n_images noise_std relative=True seed=0
 grid_pointing: n_images saliency='logit_gradient'
 group_objective: first=0 n_images seed=0 step=1
-high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images step=1
+high_order: first=0 margins=(1.0, 10.0, 100.0) n_classes=None n_images step=1
 importance_landscape: n_draws=None n_images=None of='network'
 insertion_auc: fractional=False n_images n_steps saliency score='probability'
 map_quality: first=0 keep_maps=False n_images n_steps=28 saliencies step=1

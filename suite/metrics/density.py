@@ -1,6 +1,6 @@
 """How noise and shifts change input gradients and the density that the logits imply."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -42,16 +42,7 @@ def density_gradients(
     return {"whole": total, "shift": mean, "centred": total - mean}[part].flatten(1).norm(dim=1)
 
 
-class LogitGradients(NamedTuple):
-    """Norms of the gradients of logits, and the cosine to the density's gradient, each (B,)."""
-
-    label: Tensor
-    others: Tensor
-    cosine: Tensor
-    probability: Tensor
-
-
-def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> LogitGradients:
+def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> dict[str, Tensor]:
     r"""Compare the gradients of all logits with that of the log marginal density.
 
     .. math:: \nabla_x \log \textstyle\sum_i e^{f_i} = \sum_i p_i \, \nabla_x f_i, \qquad
@@ -84,7 +75,8 @@ def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> Lo
     density = torch.einsum("bc,bcn->bn", probability, gradients)
     cosine = (slope * density).sum(1) / (label * density.norm(dim=1))
     others = (norms.sum(1) - label) / (logits.shape[1] - 1)
-    return LogitGradients(label, others, cosine, probability.gather(1, index)[:, 0])
+    values = {"label": label, "others": others, "cosine": cosine}
+    return values | {"probability": probability.gather(1, index)[:, 0]}
 
 
 def gradient_change(

@@ -139,8 +139,8 @@ def _insertion_curve(
     return change / change[:, -1].mean() if fractional else curves
 
 
-def _logit_gradient(values: metrics.LogitGradients, *, part: LogitPart = "label") -> Result:
-    return Result(getattr(values, part), values._asdict() if part == "cosine" else {})
+def _logit_gradient(values: dict[str, Tensor], *, part: LogitPart = "label") -> Result:
+    return Result(values[part], values if part == "cosine" else {})
 
 
 def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
@@ -160,15 +160,12 @@ def ood_auroc(
 ) -> Result:
     """Measure how well a score separates test images from those of another data set.
 
-    The `score` is one of `OOD_SCORES`, see `suite.metrics.auroc`, or "logit" for `logit_auroc`.
+    The `score` is one of `suite.metrics.OOD_SCORES`; see `suite.metrics.mean_auroc`.
     """
     check_other_images(subject.data, load_data(data), subject.unit.data, data)
     images = (subject.test_images(n_images, name, labelled=False)[0] for name in (None, data))
-    known, others = map(subject.logits, images)
-    if score == "logit":
-        return Result(metrics.logit_auroc(known, others))
-    to_score = metrics.OOD_SCORES[score]
-    return Result(metrics.auroc(to_score(known), to_score(others)))
+    scores = (metrics.OOD_SCORES[score](subject.logits(x)) for x in images)
+    return Result(metrics.mean_auroc(*scores))
 
 
 def check_other_images(own: ImageData, other: ImageData, own_name: str, other_name: str) -> None:

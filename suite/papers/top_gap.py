@@ -34,7 +34,6 @@ DEFENCES = list(TITLES)[8:-2]  # by other papers; their receptive fields are not
 MEASURES: Values = NAMES["top_gap"]["measures"]  # except attacks
 # Locations of the drawn receptive fields, as shares of the last row and column of the class maps.
 LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
-CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
 
 Settings = dict[str, Any]
 
@@ -56,7 +55,7 @@ def panels(parameters: Values) -> list[SimpleNamespace]:
         UsageError: a key is unknown, the data are missing, or two panels have the same data set.
     """
     never = ("network", "network_options", "n_shown")
-    optional = {"warm_up": 0, "magnify": 1, "fixed": ""}
+    optional = {"warm_up": 0, "magnify": 0, "fixed": ""}
     return panels_of(parameters, optional, ["data"], never=never, unique_data=True)
 
 
@@ -101,8 +100,7 @@ def training(p: SimpleNamespace, model: Model) -> Training:
     resnet, packaged = p.backbone_name == "resnet", p.backbone_name in PRETRAINED
     options |= {"backbone_options": p.backbone} if resnet else {"backbone": p.backbone_name}
     options |= {} if resnet or packaged else {"pretrained": p.pretrained}
-    options |= {"magnify": p.magnify} if p.magnify > 1 else {}
-    options |= {"fixed": p.fixed} if p.fixed else {}
+    options |= {name: vars(p)[name] for name in ("magnify", "fixed") if vars(p)[name]}
     fields = {"epochs": p.epochs, "learning_rate": p.learning_rate, "network_options": options}
     fields |= p.fields
     folds = p.validation_folds if model.validated else p.folds
@@ -150,7 +148,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
         battery = labels["battery"]
         yield _attack(battery, settings)
         if battery == "auto" or (main and battery == "none"):
-            yield _attack(battery, settings | CORRECT)
+            yield _attack(battery, settings | {"counts": "correct", "keep_images": False})
 
 
 def _attack(battery: str, settings: Settings) -> Spec:

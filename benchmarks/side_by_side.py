@@ -63,9 +63,7 @@ def _times(start: str, p: SimpleNamespace, device: torch.device, *, rounds: int)
     return rows
 
 
-def step_of(
-    unit: Training, shape: tuple[int, int, int], device: torch.device
-) -> Callable[[], None]:
+def step_of(unit: Training, shape: tuple[int, ...], device: torch.device) -> Callable[[], None]:
     """Return a step of a training on random images, without the optimizer's."""
     network = build_network(unit.network, shape, 10, options=unit.network_options, seed=0)
     network = network.to(device).to(memory_format=torch.channels_last)

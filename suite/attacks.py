@@ -20,7 +20,6 @@ from suite.errors import check_name, expected
 
 NORMS = ("linf", "l2")
 AUTO_ATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
-LOGGER = logging.getLogger(__name__)
 BATCH_SIZE = 128
 
 Perturb = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -72,7 +71,7 @@ def fgsm(model: nn.Module, images: Tensor, *, epsilon: float, norm: str = "linf"
     Source: :cite:t:`goodfellow2015`.
     """
     _check(images, epsilon, norm)
-    return _attack(model, images, _by_foolbox("FastGradientAttack", norm, epsilon), None)
+    return _attack(model, images, _by_foolbox("FastGradientAttack", norm, epsilon))
 
 
 def pgd(
@@ -83,7 +82,6 @@ def pgd(
     generator: Generator,
     norm: str = "linf",
     steps: int = 40,
-    restarts: int = 1,
     relative_step: float = 1 / 30,
 ) -> Tensor:
     r"""Take projected gradient steps from a random start, by Foolbox.
@@ -98,19 +96,18 @@ def pgd(
         model, images, epsilon, norm: see `fgsm`.
         generator: source of the random starts.
         steps: gradient steps.
-        restarts: random starts; an image counts as attacked if one of them changes its prediction.
         relative_step: :math:`\rho`, length of a step relative to `epsilon`.
 
     Raises:
-        ValueError, UsageError: see `fgsm`; `steps`, `restarts` or `relative_step` not positive.
+        ValueError, UsageError: see `fgsm`; `steps` or `relative_step` not positive.
 
     Source: :cite:t:`madry2018`.
     """
     _check(images, epsilon, norm)
-    check_positive(steps=steps, restarts=restarts, relative_step=relative_step)
+    check_positive(steps=steps, relative_step=relative_step)
     options = {"steps": steps, "rel_stepsize": relative_step}
-    perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, restarts, **options)
-    return _attack(model, images, perturb, generator)
+    perturb = _by_foolbox("ProjectedGradientDescentAttack", norm, epsilon, **options)
+    return _attack(model, images, perturb, _draw_seed(generator))
 
 
 def auto_attack(
@@ -155,7 +152,7 @@ def auto_attack(
         raise expected("parts", f"some of {', '.join(AUTO_ATTACK)}", "none")
     for part in parts:
         check_name("part of AutoAttack", part, AUTO_ATTACK)
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    seed = _draw_seed(generator)
     common: dict[str, Any] = {"eps": epsilon, "norm": norm.capitalize(), "seed": seed}
 
     @torch.no_grad()
@@ -165,7 +162,7 @@ def auto_attack(
             four = "four classes or more for 'apgd-t'"
             raise expected("parts", four, f"{n_classes}; leave it out")
         targets = {"n_target_classes": min(n_targets, n_classes - 1), "n_iter": steps}
-        logger = {"logger": LOGGER}  # for vanishing gradients, which would be warnings
+        logger = {"logger": logging.getLogger(__name__)}  # else warns of vanishing gradients
         programs: dict[str, tuple[str, dict[str, Any]]] = {
             "apgd-ce": ("autopgd_base:APGDAttack", {"n_iter": steps, **logger}),
             "apgd-t": ("autopgd_base:APGDAttack_targeted", {**targets, **logger}),
@@ -190,7 +187,7 @@ def auto_attack(
                 break
         return result
 
-    return _attack(model, images, perturb, generator)
+    return _attack(model, images, perturb, _draw_seed(generator))
 
 
 ATTACKS: dict[str, Callable[..., Tensor]] = {a.__name__: a for a in (auto_attack, fgsm, pgd)}
@@ -204,13 +201,12 @@ def _predict(model: nn.Module, images: Tensor) -> Tensor:
     return logits.argmax(1)
 
 
-def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **options: Any) -> Perturb:
+def _by_foolbox(name: str, norm: str, epsilon: float, **options: Any) -> Perturb:
     """Return an attack of Foolbox; its import of a deprecated name of SciPy would warn."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Please import `gaussian_filter`", DeprecationWarning)
         foolbox = pkgutil.resolve_name("foolbox")
     attack = getattr(foolbox.attacks, norm.capitalize() + name)(**options)
-    attack = attack if restarts == 1 else attack.repeat(restarts)
 
     def perturb(frozen: nn.Module, x: Tensor, predicted: Tensor) -> Tensor:
         network = foolbox.PyTorchModel(frozen, bounds=(0, 1), device=x.device)
@@ -219,21 +215,21 @@ def _by_foolbox(name: str, norm: str, epsilon: float, restarts: int = 1, **optio
     return perturb
 
 
-def _attack(
-    model: nn.Module, images: Tensor, perturb: Perturb, generator: Generator | None
-) -> Tensor:
+def _draw_seed(generator: Generator) -> int:
+    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+
+def _attack(model: nn.Module, images: Tensor, perturb: Perturb, seed: int = 0) -> Tensor:
     """Attack images, batch by batch.
 
     `perturb` gets a frozen copy of the network, a batch of images and their predicted classes. It
-    draws from PyTorch's global generator, which is seeded by `generator` meanwhile.
+    may draw from PyTorch's global generator, which has the seed meanwhile.
     """
     # A copy, so that an attack changes neither gradients nor mode of the caller's network.
     frozen = folded_copy(model)
     batches = images.detach().split(BATCH_SIZE)
-    with torch.random.fork_rng(enabled=generator is not None):
-        if generator is not None:
-            seed = torch.randint(2**31, (), generator=generator, device=generator.device)
-            torch.manual_seed(int(seed))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
         return torch.cat([perturb(frozen, x, _predict(frozen, x)) for x in batches])
 
 

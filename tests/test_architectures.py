@@ -24,7 +24,7 @@ SMALL = [
     ("vgg11", (1, 56, 28), {"width": 2}),
     ("convnet", (3, 32, 32), {"width": 4}),
     ("convnet", (3, 24, 12), {"width": 4}),
-    ("fast_vgg", (3, 32, 32), {"widths": (2, 32, 4)}),
+    ("fast_vgg", (3, 32, 32), {}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1, 1)}),
     ("resnet", (3, 32, 32), {"width": 4, "blocks": (1, 1), "stem": "strided"}),
     ("resnet", (1, 64, 64), {"width": 4, "blocks": (2, 1), "stem": "imagenet"}),

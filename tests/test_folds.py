@@ -36,7 +36,7 @@ DATA = ImageData(SPLIT, Split(SPLIT.images[:1], SPLIT.labels[:1]), tuple("abcd")
 
 class TestFoldOf:
     def test_disjoint_and_covering(self):
-        folds = [hold_out(DATA, 5, fold) for fold in range(5)]
+        folds = [hold_out("numbered", DATA, 5, fold) for fold in range(5)]
         assert sorted(n for fold in folds for n in numbers_of(fold.test)) == NUMBERS
         for fold in folds:
             trained, tested = numbers_of(fold.train), numbers_of(fold.test)
@@ -45,7 +45,7 @@ class TestFoldOf:
             assert tested == sorted(tested)
 
     def test_keeps_masks_and_groups(self):
-        fold = hold_out(DATA, 5, 2)
+        fold = hold_out("numbered", DATA, 5, 2)
         for split in (fold.train, fold.test):
             numbers = torch.tensor(numbers_of(split))
             assert torch.equal(split.labels, SPLIT.labels[numbers])
@@ -54,10 +54,10 @@ class TestFoldOf:
 
     def test_refuses_fewer_images_than_folds(self):
         with pytest.raises(UsageError, match=r"folds: expected at most 7, .* of class 'd', got 8"):
-            hold_out(DATA, 8, 0)
+            hold_out("numbered", DATA, 8, 0)
         lacking = dataclasses.replace(DATA, classes=tuple("abcde"))
         with pytest.raises(UsageError, match=r"folds: expected at most 0, .* of class 'e', got 2"):
-            hold_out(lacking, 2, 0)
+            hold_out("numbered", lacking, 2, 0)
 
 
 FIELDS = {"data": "numbered", "network": "mlp", "network_options": {"hidden": [4]}, "seed": 0}
@@ -76,11 +76,12 @@ class TestUnits:
     def test_without_folds(self):
         assert data_of(PLAIN) is load_data("numbered")
         assert data_of(Pretrained(data="numbered", network="any")) is load_data("numbered")
-        assert numbers_of(data_of(UNIT).test) == numbers_of(hold_out(DATA, 5, 1).test)
+        assert numbers_of(data_of(UNIT).test) == numbers_of(hold_out("numbered", DATA, 5, 1).test)
 
     @pytest.mark.parametrize("reloaded", [False, True])
     def test_measured_on_held_out_fold(self, store, here, reloaded):
-        expected, settings = hold_out(DATA, 5, 1), {"saliency": "logit_gradient", "n_images": 8}
+        expected = hold_out("numbered", DATA, 5, 1)
+        settings = {"saliency": "logit_gradient", "n_images": 8}
         measures = [
             Measurement(training=UNIT, metric="accuracy"),
             Measurement(training=UNIT, metric="saliency_maps", settings=settings),
@@ -109,7 +110,7 @@ class TestUnits:
 
         monkeypatch.setattr("suite.training.loop.to_float", record_numbers)
         compute([UNIT, dataclasses.replace(UNIT, n_train=30)], store=store, resources=here)
-        others = numbers_of(hold_out(DATA, 5, 1).train)
+        others = numbers_of(hold_out("numbered", DATA, 5, 1).train)
         assert sorted(numbers[: len(others)]) == others
         assert sorted(numbers[len(others) :]) == others[:30]
 

@@ -13,7 +13,7 @@ from reglib.saliency import Settings, cafo, caso, choose_lambda1, surrogate_loss
 from suite import metrics
 from suite.data import class_names
 from suite.errors import UsageError
-from suite.metrics.display import normalised_for_display
+from suite.metrics.class_maps import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, caso_converged
 from suite.papers import group_features
 from suite.papers.group_features import compute_maps, group_objective, lambda1_sweep, on_object

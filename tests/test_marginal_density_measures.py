@@ -105,7 +105,7 @@ class TestGradients:
                 torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
 
     def test_changes_use_the_seed(self, subject):
-        (x, y), noise = images_and_labels(subject), {"noise_std": 0.1, "n_samples": 2}
+        (x, y), noise = images_and_labels(subject), {"noise_std": 0.1}
         for name, tensors in {"gradient_change": (x, y), "density_change": (x,)}.items():
             source = torch.Generator().manual_seed(3)
             expected = getattr(metrics, name)(subject.network, *tensors, generator=source, **noise)
@@ -116,7 +116,7 @@ class TestGradients:
         for part in ("whole", "shift", "centred"):
             expected = metrics.density_gradients(subject.network, x, part=part)
             assert_value(expected, subject, "density_gradient", part=part)
-        parts = metrics.logit_gradients(subject.network, x, y)._asdict()
+        parts = metrics.logit_gradients(subject.network, x, y)
         for part, expected in parts.items():
             kept = assert_value(expected, subject, "logit_gradient", part=part)
             assert set(kept) == (set(parts) if part == "cosine" else set())
@@ -125,15 +125,16 @@ class TestGradients:
 class TestCurves:
     def test_value_is_area(self, subject):
         images, labels = images_and_labels(subject)
-        for metric, saliency, curve in (
-            ("insertion_auc", "integrated_gradients", metrics.insertion_curve),
-            ("pixel_perturbation", "smooth_grad", metrics.pixel_perturbation),
+        by_setting = {"saliency": "integrated_gradients"}
+        for metric, saliency, given, curve in (
+            ("insertion_auc", *by_setting.values(), by_setting, metrics.insertion_curve),
+            ("pixel_perturbation", "smooth_grad", {}, metrics.pixel_perturbation),
         ):
             maps = metrics.saliency_maps(subject.folded, saliency)(images, labels)
             maps = maps.abs() if metric == "pixel_perturbation" else maps
             curves = curve(maps, subject.network, images, labels, n_steps=4)
             area = metrics.area_under_curve(curves)
-            kept = assert_value(area, subject, metric, saliency=saliency, n_steps=4)
+            kept = assert_value(area, subject, metric, **given, n_steps=4)
             torch.testing.assert_close(kept["curves"], curves)
 
     def test_centred_perturbation_ignores_shifts(self, subject):
@@ -172,8 +173,10 @@ class TestOutOfDistribution:
     def test_auroc_of_each_score(self, subject):
         known = subject.network(images_and_labels(subject, 20)[0]).detach()
         other = subject.network(to_float(blocks(1)[1].images, (0, 1))).detach()
-        expected = {n: metrics.auroc(f(known), f(other)) for n, f in metrics.OOD_SCORES.items()}
-        for score, auroc in (expected | {"logit": metrics.logit_auroc(known, other)}).items():
+        scores = {"log_density": (x.logsumexp(1) for x in (known, other))}
+        scores["max_probability"] = (x.softmax(1).amax(1) for x in (known, other))
+        expected = {name: metrics.auroc(*pair) for name, pair in scores.items()}
+        for score, auroc in (expected | {"logit": metrics.mean_auroc(known, other)}).items():
             result = value(subject, "ood_auroc", data="other blocks", score=score)
             torch.testing.assert_close(result.per_image, auroc)
 

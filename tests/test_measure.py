@@ -14,7 +14,7 @@ closed_form_error: first=0 n_images seed=0 step=1
 corrupted_accuracy: category=None level n_images=None
 corruption_robustness: beside=None category level n_images=None
 cross_entropy: n_images=None
-density_change: n_images n_samples=1 noise_std seed=0
+density_change: n_images noise_std seed=0
 density_gradient: n_images part='whole'
 drawn_maps: n_images saliency
 effective_receptive_field: location n_images
@@ -25,10 +25,10 @@ faithfulness_estimate: n_images patch=1 saliency score='probability'
 feature_leakage: alone=False beside_lines=False n_images other=False relative=False saliency='integrated_gradients' shift=None
 first_and_second_order: n_images
 flatness: block=4 n_draws=None n_images=None of='network' part
-gradient_change: n_images n_samples=1 noise_std relative=True seed=0
+gradient_change: n_images noise_std relative=True seed=0
 grid_pointing: n_images saliency='logit_gradient'
 group_objective: first=0 n_images seed=0 step=1
-high_order: first=0 k=5 margins=(1.0, 10.0, 100.0) n_classes=None n_images step=1
+high_order: first=0 margins=(1.0, 10.0, 100.0) n_classes=None n_images step=1
 importance_landscape: n_draws=None n_images=None of='network'
 insertion_auc: fractional=False n_images n_steps saliency score='probability'
 map_quality: first=0 keep_maps=False n_images n_steps=28 saliencies step=1
@@ -45,10 +45,10 @@ on_object: first=0 n_images saliencies scene
 ood_auroc: data n_images=None score='log_density'
 overconfidence: n_images
 paths_landscape:
-pixel_perturbation: centred=False n_images n_steps over='image' saliency='smooth_grad'
+pixel_perturbation: centred=False n_images n_steps over='image'
 removal: feature n_images statistic
 robust_accuracy: attack attack_settings=None counts='unchanged' epsilon \
-keep_images=True n_images scale=1.0 seed=0 source=None
+keep_images=True n_images scale=1.0 source=None
 saliency_maps: data=None n_images saliency
 second_order_distance: n_images
 share_on_object: beyond_others=False n_images saliency='logit_gradient'

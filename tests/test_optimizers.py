@@ -7,7 +7,8 @@ from torch import nn
 
 from suite.errors import UsageError
 from suite.networks import build_network
-from suite.training.optimizers import build_optimizer, check_optimizer, set_learning_rate
+from suite.training import loop
+from suite.training.optimizers import build_optimizer, set_learning_rate
 from suite.units import Training
 
 OPTIONS = {"momentum": 0.5, "weight_decay": 0.2}
@@ -85,4 +86,4 @@ class TestOptimizer:
     def test_refused(self, optimizer, options, text):
         unit = replace(UNIT, optimizer=optimizer, optimizer_options=options)
         with pytest.raises(UsageError, match=text):
-            check_optimizer(unit)
+            loop.check(unit)

@@ -6,7 +6,7 @@ import torch
 
 from reglib.saliency import cafo, surrogate_loss
 from suite.metrics import saliency
-from suite.metrics.display import normalised_for_display
+from suite.metrics.class_maps import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, integrated_gradients, logit_gradient, smooth_grad
 from suite.networks import build_network
 from tests.double_backward import Net, randn

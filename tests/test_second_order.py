@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from suite.errors import UsageError
-from suite.metrics.display import normalised_for_display
+from suite.metrics.class_maps import normalised_for_display
 from suite.metrics.saliency import SALIENCIES
 from suite.networks.pretrained import network_inputs
 from suite.papers import second_order
@@ -51,23 +51,23 @@ class TestHighOrder:
     @pytest.mark.parametrize("n_classes", [None, 3])
     def test_numbers_match_dense_matrices(self, subject, n_classes):
         which = {"n_images": 3, "first": 1, "step": 2, "n_classes": n_classes}
-        result = second_order.high_order(subject, k=2, **which)
+        result = second_order.high_order(subject, **which)
         changes = {"norms", "true_caso", "first_cafo"}
         assert changes & result.tensors.keys() == (set() if n_classes else changes)
         for row, index in enumerate((1, 3, 5)):
             confidence, g, h = dense(subject, index, n_classes or CLASSES)
-            values, vectors = torch.linalg.eigh(h)
+            (values, vectors), n = torch.linalg.eigh(h), (n_classes or CLASSES) - 1
             numbers = {name: tensor[row].double() for name, tensor in result.tensors.items()}
             maps = [F.normalize(solve_caso(g, h, m), dim=0) for m in second_order.MARGINS]
             expected = {
                 "confidence": confidence,
                 "cosine": F.cosine_similarity(g, vectors[:, -1], 0).abs(),
                 "differences": torch.stack([(v - F.normalize(g, dim=0)).norm() for v in maps]),
-                "eigenvalues": values[-2:].flip(0),
+                "eigenvalues": values[-n:].flip(0),
             }
             for name, value in expected.items():
                 torch.testing.assert_close(numbers[name], value, rtol=2e-3, atol=2e-4)
-            share = values[-1] ** 2 / (values[-2:] ** 2).sum()
+            share = values[-1] ** 2 / (values[-n:] ** 2).sum()
             torch.testing.assert_close(result.per_image[row], share, rtol=2e-3, atol=0)
             assert (numbers["residuals"] < 1e-3).all()
             image, _ = subject.test_images(1, first=index)

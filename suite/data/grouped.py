@@ -12,7 +12,6 @@ from suite.data.files import read_image, read_table
 from suite.data.splits import Read, Split
 
 WATERBIRDS = "waterbird_complete95_forest2water2"
-WATERBIRDS_SIZE, CELEBA_SIZE = 224, 128
 
 
 def attach_null_blocks(split: Split, *, part: int) -> Split:
@@ -72,7 +71,7 @@ def read_waterbirds(root: Path) -> Read:
     """Read the images and `metadata.csv` of Waterbirds; group = 2 label + background."""
     from torchvision.transforms import v2  # which takes seconds
 
-    folder, side = root / WATERBIRDS, WATERBIRDS_SIZE
+    folder, side = root / WATERBIRDS, 224
     names = ["img_filename", "y", "place", "split"]
     table = read_table(folder / "metadata.csv", names)[names]
     resize = v2.Compose([v2.Resize((side * 8 // 7,) * 2, antialias=True), v2.CenterCrop(side)])
@@ -88,7 +87,7 @@ def read_celeba(root: Path) -> Read:
     attributes = read_table(folder / "list_attr_celeba.txt", names)[names] == 1
     partition = read_table(folder / "list_eval_partition.txt", None).iloc[:, 0]
     table = attributes.loc[partition.index].assign(split=partition).reset_index()
-    resize = v2.Compose([v2.CenterCrop(178), v2.Resize(CELEBA_SIZE, antialias=True)])
+    resize = v2.Compose([v2.CenterCrop(178), v2.Resize(128, antialias=True)])
     train, test = _read_groups(folder / "img_align_celeba", table, resize)
     return train, test, ["dark hair", "blond hair"]
 

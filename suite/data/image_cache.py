@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,13 +32,6 @@ AT_A_TIME = 1024
 VERSION = 1  # of the decoding; a new number invalidates all files
 
 Reader = Callable[[int], np.ndarray]  # returns value i, as uint8 or bool
-
-
-class Decoded(NamedTuple):
-    """Values (N, ...), uint8 in a read-only mapped file, and their SHA-256."""
-
-    values: Tensor
-    sha256: str
 
 
 def read_photographs(
@@ -69,9 +61,9 @@ def read_photographs(
         return read_photograph(ordered[row], upright=upright).numpy()
 
     how = "photographs" if upright else "photographs as they lie"
-    images = decode_once(root, ordered, (len(paths), 3, SIZE, SIZE), how=how, read=read)
+    images, sha256 = decode_once(root, ordered, (len(paths), 3, SIZE, SIZE), how=how, read=read)
     masks = None if masks is None else masks[order]
-    return Split(images.values, class_indices[order], masks, sha256=images.sha256)
+    return Split(images, class_indices[order], masks, sha256=sha256)
 
 
 def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tensor:
@@ -96,13 +88,13 @@ def read_masks(root: Path, paths: Sequence[Path], files: Sequence[Path]) -> Tens
         return np.asarray(crop_centre(mask, Image.Resampling.BOX)) > 127
 
     shape = (len(paths), SIZE, SIZE)
-    return decode_once(root, [*files, *paths], shape, how="masks", read=read).values.bool()
+    return decode_once(root, [*files, *paths], shape, how="masks", read=read)[0].bool()
 
 
 def decode_once(
     root: Path, files: Sequence[Path], shape: tuple[int, ...], *, how: str, read: Reader
-) -> Decoded:
-    """Map the file of decoded values; write it first if it does not exist.
+) -> tuple[Tensor, str]:
+    """Map the file of decoded values, and return its SHA-256; write it first if there is none.
 
     Args:
         root: folder of data sets.
@@ -115,7 +107,7 @@ def decode_once(
         UsageError: a file is missing or damaged, or the disk is full.
     """
     if shape[0] == 0:
-        return Decoded(torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest())
+        return torch.empty(shape, dtype=torch.uint8), hashlib.sha256().hexdigest()
     folder = root / FOLDER
     pattern = f"{_key(root, files, shape, how)}-*.uint8"
     if not (written := [*folder.glob(pattern)]):
@@ -130,7 +122,7 @@ def decode_once(
             why = f"{folder}: decoded images cannot be written there ({text}); make room "
             why += "or set REGLIB_DATA to a folder that can be written, with links to the data sets"
             raise UsageError(why) from error
-    return Decoded(_map(written[0], shape), written[0].stem.partition("-")[2])
+    return _map(written[0], shape), written[0].stem.partition("-")[2]
 
 
 def _key(root: Path, files: Sequence[Path], shape: tuple[int, ...], how: str) -> str:

@@ -24,10 +24,9 @@ class ImageData:
     fingerprint: str
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Shape (C, H, W) of one image."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+        return tuple(self.train.images.shape[1:])
 
 
 def to_float(images: Tensor, pixel_range: Sequence[float]) -> Tensor:
@@ -60,7 +59,7 @@ def load_data(name: str, root: Path | None = None) -> ImageData:
     return _load(name, str(root or data_folder()))
 
 
-def image_shape(name: str) -> tuple[int, int, int]:
+def image_shape(name: str) -> tuple[int, ...]:
     """Return the shape (C, H, W) of the images of a data set, if possible without its files."""
     return source(name).shape or load_data(name).shape
 

@@ -28,7 +28,7 @@ class Source:
 
     read: Callable[[Path], Read]
     how_to_get: str
-    shape: tuple[int, int, int] | None = None
+    shape: tuple[int, ...] | None = None
     to_train: bool = True
     title: str = ""
     about: str = ""
@@ -71,7 +71,7 @@ def title(name: str) -> str:
         return f"{title(name)} ({size} px)".replace(") (", ", ")
     if name.startswith(("imagefolder:", "shown:")):
         return Path(name.rpartition("imagefolder:")[2]).name
-    return (SOURCES[name].title if name in SOURCES else ONLY_IN_PAPERS.get(name)) or name
+    return _DESCRIBED[name]["title"] if name in _DESCRIBED else name
 
 
 def read_source(name: str, root: Path) -> Read:
@@ -150,12 +150,8 @@ def _resized(name: str, original: str, side: str) -> Source:
 
 
 def _entry(read: dict[str, Any], shape: Sequence[int], **words: Any) -> Source:
-    channels, height, width = shape
-    return Source(read=_reader(**read), shape=(channels, height, width), **words)
+    return Source(read=_reader(**read), shape=tuple(shape), **words)
 
 
 _DESCRIBED = read_yaml(Path(__file__).with_suffix(".yml"))
-# Titles of data sets that occur in claims only.
-ONLY_IN_PAPERS = {"coco": "COCO", "imagenet_c": "ImageNet-C", "oxford_pet": "Oxford-IIIT Pet"}
-ONLY_IN_PAPERS |= {"wood": "wood fibres"}
-SOURCES = {name: _entry(**described) for name, described in _DESCRIBED.items()}
+SOURCES = {name: _entry(**entry) for name, entry in _DESCRIBED.items() if "read" in entry}

@@ -18,12 +18,13 @@ PATCHES, PATCH = 8, 8
 FAINT = 12  # grey values up to this are not part of an opaque drawing
 
 
-def put_on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+def pad_digits(split: Split, *, part: int, anywhere: bool) -> Split:
     """Centre each drawing in a box of 20 x 20 pixels, and put the box onto a canvas.
 
     Args:
-        images: drawings on black, uint8 (N, C, H, W), none larger than the box.
-        generator: draws the position of the box uniformly over the canvas; None for the centre.
+        split: drawings on black, uint8 (N, C, H, W), none larger than the box.
+        part: seed of the positions.
+        anywhere: draw the position of the box uniformly over the canvas; else it is the centre.
 
     Returns:
         The drawings on black, (N, C, 32, 32).
@@ -31,8 +32,10 @@ def put_on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -
     Raises:
         UsageError: a drawing is larger than the box.
     """
+    images = split.images
     corners = torch.full((len(images), 2), (EMPTY - BOX) // 2)
-    if generator is not None:
+    if anywhere:
+        generator = torch.Generator().manual_seed(part)
         corners = torch.randint(EMPTY - BOX + 1, (len(images), 2), generator=generator)
     canvas = images.new_zeros(len(images), images.shape[1], EMPTY, EMPTY)
     for n, (image, corner) in enumerate(zip(images, corners.tolist())):
@@ -43,13 +46,7 @@ def put_on_canvas(images: Tensor, *, generator: torch.Generator | None = None) -
             raise expected("images", what, f"{height} x {width} in image {n}")
         top, left = corner[0] + (BOX - height) // 2, corner[1] + (BOX - width) // 2
         canvas[n, :, top : top + height, left : left + width] = drawing
-    return canvas
-
-
-def pad_digits(split: Split, *, part: int, anywhere: bool) -> Split:
-    """Put the images of a split on canvases, centred or anywhere: see `put_on_canvas`."""
-    generator = torch.Generator().manual_seed(part) if anywhere else None
-    return Split(put_on_canvas(split.images, generator=generator), split.labels)
+    return Split(canvas, split.labels)
 
 
 def _crop(image: Tensor) -> Tensor:

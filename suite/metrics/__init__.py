@@ -17,7 +17,6 @@ from suite.metrics.curves import (
     pixel_perturbation,
 )
 from suite.metrics.density import (
-    LogitGradients,
     density_change,
     density_gradients,
     gradient_change,
@@ -31,7 +30,7 @@ from suite.metrics.faithfulness import (
     pixel_effects,
 )
 from suite.metrics.location import correct_by_location, group_accuracies
-from suite.metrics.out_of_distribution import OOD_SCORES, auroc, logit_auroc
+from suite.metrics.out_of_distribution import OOD_SCORES, auroc, mean_auroc
 from suite.metrics.receptive_field import check_map_size, effective_receptive_field, erf_distance
 from suite.metrics.robustness import local_lipschitz_estimate, max_sensitivity
 from suite.metrics.saliency import SALIENCIES, maximise_activation, saliency_maps

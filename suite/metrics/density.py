@@ -1,7 +1,6 @@
 """How noise and shifts change input gradients and the density that the logits imply."""
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -43,16 +42,7 @@ def density_gradients(
     return {"whole": total, "shift": mean, "centred": total - mean}[part].flatten(1).norm(dim=1)
 
 
-class LogitGradients(NamedTuple):
-    """Norms of the gradients of logits, and the cosine to the density's gradient, each (B,)."""
-
-    label: Tensor
-    others: Tensor
-    cosine: Tensor
-    probability: Tensor
-
-
-def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> LogitGradients:
+def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> dict[str, Tensor]:
     r"""Compare the gradients of all logits with that of the log marginal density.
 
     .. math:: \nabla_x \log \textstyle\sum_i e^{f_i} = \sum_i p_i \, \nabla_x f_i, \qquad
@@ -85,7 +75,8 @@ def logit_gradients(model: nn.Module, images: Tensor, class_index: Tensor) -> Lo
     density = torch.einsum("bc,bcn->bn", probability, gradients)
     cosine = (slope * density).sum(1) / (label * density.norm(dim=1))
     others = (norms.sum(1) - label) / (logits.shape[1] - 1)
-    return LogitGradients(label, others, cosine, probability.gather(1, index)[:, 0])
+    values = {"label": label, "others": others, "cosine": cosine}
+    return values | {"probability": probability.gather(1, index)[:, 0]}
 
 
 def gradient_change(
@@ -95,14 +86,13 @@ def gradient_change(
     *,
     generator: Generator,
     noise_std: float,
-    n_samples: int = 1,
     relative: bool = True,
 ) -> Tensor:
     r"""Measure how far noise moves the input gradient of a logit, relative to its norm or not.
 
-    .. math:: \frac 1 n \sum_s
-       \frac{\| \nabla_x f_c(x + \delta_s) - \nabla_x f_c(x) \|_2}{\| \nabla_x f_c(x) \|_2},
-       \qquad \delta_s \sim \mathcal N(0, \sigma^2 I)
+    .. math::
+       \frac{\| \nabla_x f_c(x + \delta) - \nabla_x f_c(x) \|_2}{\| \nabla_x f_c(x) \|_2},
+       \qquad \delta \sim \mathcal N(0, \sigma^2 I)
 
     Args:
         model: network in evaluation mode.
@@ -110,7 +100,6 @@ def gradient_change(
         class_index: the class `c` of each image, (B,).
         generator: source of the noise, on the device of `images`.
         noise_std: :math:`\sigma`, in the units of `images`.
-        n_samples: noisy copies of each image.
         relative: divide by the norm without noise. A penalty that shrinks gradients also shrinks
             their changes, so the relative change may grow while the change itself shrinks.
 
@@ -118,24 +107,23 @@ def gradient_change(
         One value for each image, (B,); a relative one is NaN where the gradient is zero.
 
     Raises:
-        ValueError: `noise_std` or `n_samples` is not positive.
+        ValueError: `noise_std` is not positive.
 
     Source: figures 6b and 8a of :cite:t:`yang2024`, after :cite:t:`srinivas2021`.
     """
     clean = logit_gradient(model, images, class_index).flatten(1)
-    copies = _noisy_copies(images, generator, noise_std, n_samples)
-    gradients = (logit_gradient(model, noisy, class_index).flatten(1) for noisy in copies)
-    change = torch.stack([(gradient - clean).norm(dim=1) for gradient in gradients]).mean(0)
+    noisy = _add_noise(images, generator, noise_std)
+    change = (logit_gradient(model, noisy, class_index).flatten(1) - clean).norm(dim=1)
     return change / clean.norm(dim=1) if relative else change
 
 
 @torch.no_grad()
 def density_change(
-    model: nn.Module, images: Tensor, *, generator: Generator, noise_std: float, n_samples: int = 1
+    model: nn.Module, images: Tensor, *, generator: Generator, noise_std: float
 ) -> Tensor:
     r"""Measure how far noise moves the density that the logits imply, as published.
 
-    .. math:: \frac 1 n \sum_s \sum_{i=1}^C e^{f_i(x + \delta_s) - f_i(x)}
+    .. math:: \sum_{i=1}^C e^{f_i(x + \delta) - f_i(x)}
 
     Without noise the value is `C`. The class whose logit rises most dominates it.
 
@@ -144,27 +132,25 @@ def density_change(
         images: (B, C, H, W).
         generator: source of the noise, on the device of `images`.
         noise_std: standard deviation of :math:`\delta`, in the units of `images`.
-        n_samples: noisy copies of each image.
 
     Returns:
         One value for each image, (B,).
 
     Raises:
-        ValueError: `noise_std` or `n_samples` is not positive.
+        ValueError: `noise_std` is not positive.
 
     Source: section 7.3 and figures 6b and 8b of :cite:t:`yang2024`.
     """
     clean = _logits(model, images)
-    copies = _noisy_copies(images, generator, noise_std, n_samples)
-    return torch.stack([(_logits(model, noisy) - clean).exp().sum(1) for noisy in copies]).mean(0)
+    noisy = _add_noise(images, generator, noise_std)
+    return (_logits(model, noisy) - clean).exp().sum(1)
 
 
 def _logits(model: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([model(chunk) for chunk in images.split(chunk_size(images))])
 
 
-def _noisy_copies(images: Tensor, generator: Generator, std: float, count: int) -> Iterator[Tensor]:
-    """Yield noisy images; the noise of an image does not depend on the rest of the batch."""
-    check_positive(noise_std=std, n_samples=count)
-    for _ in range(count):
-        yield images + std * normal_noise(images[0], generator)
+def _add_noise(images: Tensor, generator: Generator, std: float) -> Tensor:
+    """Add the same noise to all images, so that it does not depend on the rest of the batch."""
+    check_positive(noise_std=std)
+    return images + std * normal_noise(images[0], generator)

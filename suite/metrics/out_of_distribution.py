@@ -7,12 +7,11 @@ from torch import Tensor
 
 from suite.errors import expected
 
-# Scores of an image rather than of its class; higher for known images.
+# Scores (B, k) from logits (B, classes); higher for known images.
 OOD_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
-    "log_density": lambda logits: logits.logsumexp(1),
-    "max_logit": lambda logits: logits.amax(1),
-    "max_probability": lambda logits: logits.softmax(1).amax(1),
-    "mean_logit": lambda logits: logits.mean(1),
+    "log_density": lambda logits: logits.logsumexp(1, keepdim=True),
+    "logit": lambda logits: logits,
+    "max_probability": lambda logits: logits.softmax(1).amax(1, keepdim=True),
 }
 
 
@@ -51,17 +50,18 @@ def auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
     return (below + not_above) / (2 * len(unfamiliar))
 
 
-def logit_auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
-    r"""Compute `auroc` with one fixed logit as the score, and average over the classes.
+def mean_auroc(known: Tensor, unfamiliar: Tensor) -> Tensor:
+    r"""Compute `auroc` with one score at a time, and average over the scores.
 
-    .. math:: \frac 1 C \sum_{i=1}^C \mathrm{auroc}(f_i(x_b), f_i)
+    .. math:: \frac 1 k \sum_{i=1}^k \mathrm{auroc}(f_i(x_b), f_i)
 
-    A known image of another class than `i` has a low :math:`f_i`. If the network is sure, it is
-    lower than for most unfamiliar images, so good classifiers can have values below 1/2.
+    Where the scores are logits, a known image of another class than `i` has a low :math:`f_i`. If
+    the network is sure, it is lower than for most unfamiliar images, so good classifiers can have
+    values below 1/2.
 
     Args:
-        known: logits, (B, classes).
-        unfamiliar: logits, (M, classes).
+        known: scores, (B, k).
+        unfamiliar: scores, (M, k).
 
     Returns:
         One value for each known image, (B,).

@@ -117,17 +117,14 @@ class FastVGG(nn.Sequential):
 
     The first is 2x2 without padding. It starts as cosine transforms of three mixtures of the
     colours, each with both signs: with its batch normalisation it whitens patches. Three blocks of
-    two 3x3 convolutions follow, which start as the identity on the first maps. A max-pooling comes
-    after the first convolution of each block.
+    two 3x3 convolutions follow, of 48, 128 and 192 filters, which start as the identity on the
+    first maps. A max-pooling comes after the first convolution of each block.
 
     Args:
         channels, size, classes: of the images (B, 3, size, size) and logits (B, classes).
-        widths: filters of the convolutions of each block.
     """
 
-    def __init__(
-        self, channels: int, size: Size, classes: int, *, widths: Sequence[int] = (48, 128, 192)
-    ) -> None:
+    def __init__(self, channels: int, size: Size, classes: int) -> None:
         if channels != 3:
             raise expected("fast_vgg", "colour images", f"{channels} channels")
         cosines, colours = torch.tensor([[1.0, 1], [1, -1]]), torch.tensor(COLOURS)
@@ -135,7 +132,7 @@ class FastVGG(nn.Sequential):
         first = nn.Conv2d(channels, inputs := 24, 2, bias=False)
         first.weight.data = torch.cat([patches, -patches]).reshape_as(first.weight) / 2
         layers = [first, nn.BatchNorm2d(inputs), nn.ReLU()]
-        for width, pooled in product(widths, (True, False)):
+        for width, pooled in product((48, 128, 192), (True, False)):
             convolution, norm = conv_bn(inputs, width, 3, 1)
             nn.init.dirac_(convolution.weight.data[:inputs])  # type: ignore[index]
             layers += [convolution, *[nn.MaxPool2d(2)] * pooled, norm, nn.ReLU()]
@@ -206,10 +203,9 @@ class ResNet(nn.Sequential):
         if pre_activation:
             layers += [nn.BatchNorm2d(inputs), nn.ReLU()]
         super().__init__(*layers, *_head(inputs, classes))
-        if activation != "relu":
-            for name, module in list(self.named_modules()):
-                if isinstance(module, nn.ReLU):
-                    self.set_submodule(name, ACTIVATIONS[activation]())
+        for name, module in list(self.named_modules()):
+            if isinstance(module, nn.ReLU):
+                self.set_submodule(name, ACTIVATIONS[activation]())
 
 
 def wide_resnet(

@@ -35,7 +35,6 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
     "images": lambda subject, n_images: subject.test_images(n_images)[0],
     "class_index": lambda subject, n_images: subject.test_uint8(n_images)[1],
     "maps": _maps,
-    "sizes": lambda subject, saliency, n_images: _maps(subject, saliency, n_images).abs(),
     "maps_of": lambda subject, saliency: metrics.saliency_maps(subject.folded, saliency),
     "effects": _effects,
     "generator": lambda subject, seed=0: subject.generator(seed),
@@ -44,12 +43,8 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
 NO_SETTINGS = {*ARGUMENTS, "baseline", "subject", "values"}
 
 
-def _result(values: Tensor) -> Result:
-    return Result(values)
-
-
 def bind(
-    metric: Callable[..., Any], result: Callable[..., Result] = _result, **defaults: Any
+    metric: Callable[..., Any], result: Callable[..., Result] = lambda values: Result(values)
 ) -> Callable[..., Result]:
     """Bind a metric to evaluated models: these supply each argument that `ARGUMENTS` names.
 
@@ -59,21 +54,16 @@ def bind(
     Args:
         metric: a function of tensors, such as those of `suite.metrics`.
         result: makes the result from `values`, which the metric returns.
-        defaults: of settings; they override those of the functions.
     """
     sources = {name: ARGUMENTS[name] for name in _parameters(metric) if name in ARGUMENTS}
     parameters: dict[str, inspect.Parameter] = {}
     for function in (*sources.values(), metric, result):
         parameters |= _parameters(function)
     keywords = [
-        p.replace(kind=p.KEYWORD_ONLY, default=defaults.get(p.name, p.default))
-        for p in parameters.values()
-        if p.name not in NO_SETTINGS
+        p.replace(kind=p.KEYWORD_ONLY) for p in parameters.values() if p.name not in NO_SETTINGS
     ]
 
     def measure(subject: EvaluatedModel, **settings: Any) -> Result:
-        settings = defaults | settings
-
         def call(function: Callable[..., Any], **arguments: Any) -> Any:
             names = settings.keys() & _parameters(function)
             return function(**arguments, **{name: settings[name] for name in names})

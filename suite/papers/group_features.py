@@ -13,13 +13,12 @@ from reglib.saliency import Settings, cafo, caso, surrogate_loss
 from suite import metrics
 from suite.data import class_names
 from suite.errors import UsageError, check_name, expected
-from suite.metrics.display import normalised_for_display
+from suite.metrics.class_maps import normalised_for_display
 from suite.metrics.saliency import SALIENCIES, caso_converged, loss_gradient, sparse_choice
 from suite.papers.second_order import as_uint8, loss_change, measure_batches, unit_vectors
 from suite.training.evaluated import EvaluatedModel, Result
 
 GREY = 0.5
-OF_THE_AUTHORS = Settings(step=0.1, max_iterations=10)
 CLIPPED = "clipped_"
 Area = tuple[slice, slice]
 Names = Sequence[str]
@@ -157,8 +156,9 @@ def group_objective(
         candidates |= {"clipped_loss_gradient": clipped}
         candidates |= {"clipped_logit_gradient": -keep_largest(logit, zeros), "random": random}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # ten steps do not converge
-            ten = caso(loss, lambda1=chosen.lambda1, settings=OF_THE_AUTHORS)
+            # The settings of the authors; ten steps do not converge.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            ten = caso(loss, lambda1=chosen.lambda1, settings=Settings(step=0.1, max_iterations=10))
         change = functools.partial(loss_change, model, images, predicted)
         cosine = (unit_vectors(ten.maps) * unit_vectors(chosen.maps)).sum(1)
         length = ten.maps.flatten(1).norm(dim=1) / norm[:, 0]

@@ -26,7 +26,6 @@ BASELINES = ["logit_gradient", "smooth_grad", "path_gradients"]
 COMPARED = {name: TITLES[name] for name in [*BASELINES, "clipped_logit_gradient", "cafo", "caso"]}
 ON_OBJECT = {"on_pair": "named object of two", "on_box": "object on a grey canvas"}
 BOUND = "median of the most that λ₂ allows"  # Kantorovich's inequality
-Rows = list[list[NDArray[Any] | None]]
 
 
 def select(
@@ -135,7 +134,7 @@ def comparison_grid(result: Results, names: Mapping[str, str]) -> dict[str, Any]
     return {"rows": [*zip(*columns, strict=True)], "notes": notes, "titles": titles}
 
 
-def sweep_frames(result: Results) -> dict[str, Rows]:
+def sweep_frames(result: Results) -> dict[str, list[list[NDArray[Any] | None]]]:
     """Return the photograph of Figure 3 with its maps, by strength of the L1 norm."""
     a = result.arrays
     photograph = _photographs(result, a["sweep_index"])

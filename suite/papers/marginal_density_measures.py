@@ -101,7 +101,6 @@ def removal(
 
 
 def _perturbation(
-    sizes: Tensor,
     model: nn.Module,
     images: Tensor,
     class_index: Tensor,
@@ -110,13 +109,12 @@ def _perturbation(
     over: Literal["image", "mean"] = "image",
     centred: bool = False,
 ) -> Tensor:
-    """Compute the curves of `suite.metrics.pixel_perturbation`.
+    """Compute the curves of `suite.metrics.pixel_perturbation`, for maps by SmoothGrad.
 
     With `centred`, scores and maps are of centred logits, which no shift of all logits changes.
     """
-    if centred:
-        model = ChangedLogits(model, SHIFTS["centred"])
-        sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
+    model = ChangedLogits(model, SHIFTS["centred"]) if centred else model
+    sizes = metrics.saliency_maps(model, "smooth_grad")(images, class_index).abs()
     return metrics.pixel_perturbation(sizes, model, images, class_index, n_steps=n_steps, over=over)
 
 
@@ -141,8 +139,8 @@ def _insertion_curve(
     return change / change[:, -1].mean() if fractional else curves
 
 
-def _logit_gradient(values: metrics.LogitGradients, *, part: LogitPart = "label") -> Result:
-    return Result(getattr(values, part), values._asdict() if part == "cosine" else {})
+def _logit_gradient(values: dict[str, Tensor], *, part: LogitPart = "label") -> Result:
+    return Result(values[part], values if part == "cosine" else {})
 
 
 def worst_group_accuracy(subject: EvaluatedModel, *, n_images: int | None = None) -> Result:
@@ -162,15 +160,12 @@ def ood_auroc(
 ) -> Result:
     """Measure how well a score separates test images from those of another data set.
 
-    The `score` is one of `OOD_SCORES`, see `suite.metrics.auroc`, or "logit" for `logit_auroc`.
+    The `score` is one of `suite.metrics.OOD_SCORES`; see `suite.metrics.mean_auroc`.
     """
     check_other_images(subject.data, load_data(data), subject.unit.data, data)
     images = (subject.test_images(n_images, name, labelled=False)[0] for name in (None, data))
-    known, others = map(subject.logits, images)
-    if score == "logit":
-        return Result(metrics.logit_auroc(known, others))
-    to_score = metrics.OOD_SCORES[score]
-    return Result(metrics.auroc(to_score(known), to_score(others)))
+    scores = (metrics.OOD_SCORES[score](subject.logits(x)) for x in images)
+    return Result(metrics.mean_auroc(*scores))
 
 
 def check_other_images(own: ImageData, other: ImageData, own_name: str, other_name: str) -> None:
@@ -269,5 +264,5 @@ METRICS: dict[str, Callable[..., Result]] = {
     "density_gradient": bind(metrics.density_gradients),
     "insertion_auc": bind(_insertion_curve, area),
     "logit_gradient": bind(metrics.logit_gradients, _logit_gradient),
-    "pixel_perturbation": bind(_perturbation, area, saliency="smooth_grad"),
+    "pixel_perturbation": bind(_perturbation, area),
 }

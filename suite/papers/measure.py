@@ -76,13 +76,13 @@ METRICS: dict[str, Callable[..., Result]] = {
 CHOICES: dict[str, Collection[str]] = {
     "attack": ATTACKS,
     "category": [*metrics.CORRUPTIONS],
-    "ood_auroc.score": (*metrics.OOD_SCORES, "logit"),
+    "ood_auroc.score": metrics.OOD_SCORES,
     "drawn_maps.saliency": (*metrics.SALIENCIES, own_measures.CLASS_MAP),
     "saliency": metrics.SALIENCIES,
     "shift": density_measures.SHIFTS,
 }
-COUNTS = "block k n_baselines n_bins n_classes n_draws n_images n_rounds n_samples".split()
-COUNTS += "n_targets n_steps patch pixels queries restarts step steps stride".split()
+COUNTS = "block k n_baselines n_bins n_classes n_draws n_images n_samples".split()
+COUNTS += "n_targets n_steps patch pixels queries step steps stride".split()
 RULES = dict.fromkeys(COUNTS, COUNT)
 RULES |= dict.fromkeys("epsilon noise_std relative_step scale".split(), POSITIVE)
 # Metrics that use only the images of other data, which may have any number of classes.

@@ -24,7 +24,6 @@ from suite.units import Network, from_identity
 # Corrupting images takes longer than a forward pass. So small images, of at most so many bytes,
 # are corrupted once for all networks of a process.
 REMEMBERED_BYTES = 2**22
-N_CORRUPTED_SETS = 15 * 5  # all corruptions and levels
 Of = Literal["network", "paths", "target"]
 BATCH_PIXELS = 100 * 32 * 32  # of the images in a batch
 # Changes of a network or of its images, to see whether the landscape changes.
@@ -224,7 +223,7 @@ def ablation_auc(
     return Result(metrics.area_under_curve(curves, counts), tensors)
 
 
-@functools.lru_cache(N_CORRUPTED_SETS)
+@functools.lru_cache(15 * 5)  # all corruptions and levels
 def _corrupted(pixels: bytes, shape: tuple[int, ...], corruption: str, level: int) -> Tensor:
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(shape)
     return metrics.corrupt(images, corruption=corruption, level=level, seed=0)

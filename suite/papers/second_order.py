@@ -52,7 +52,6 @@ def high_order(
     n_images: int,
     first: int = 0,
     step: int = 1,
-    k: int = 5,
     n_classes: int | None = None,
     margins: Sequence[float] = MARGINS,
 ) -> Result:
@@ -63,13 +62,12 @@ def high_order(
     Args:
         subject: network and images.
         n_images, first, step: which test images, see `EvaluatedModel.test_images`.
-        k: number of leading eigenvalues.
         n_classes: number of likeliest classes of each image whose logits are kept; None for all.
         margins: M values of lambda2 - L / 2.
 
     Returns:
-        The value is the share of the first eigenvalue, (B,): its square over the sum of the k
-        squares, an upper bound of its share of all. Kept for each image, (B,), are labels;
+        The value is the share of the first eigenvalue, (B,): its square over the sum of the k <= 5
+        largest squares, an upper bound of its share of all. Kept for each image, (B,), are labels;
         predicted; confidence, the probability of the predicted class; eigenvalues, (B, k); and
         cosine, the absolute cosine of the gradient and the first eigenvector. Kept for each margin,
         (B, M), are residuals of the solver (`reglib.saliency.Interpretation`); differences,
@@ -86,7 +84,7 @@ def high_order(
         if n_classes is not None:
             model, index = keep_likeliest(model, logits, n_classes), torch.zeros_like(predicted)
         hessian = hessians.input_hessian(model, images, index, closed_form=closed_form)
-        pairs = hessians.hessian_eigenpairs(hessian, k=min(k, hessian.logits.shape[1] - 1))
+        pairs = hessians.hessian_eigenpairs(hessian, k=min(5, hessian.logits.shape[1] - 1))
         loss = surrogate_loss(model, images, index, closed_form=closed_form)
         with warnings.catch_warnings():
             # With a small margin, rounding leaves more than the tolerance. Residuals are kept.

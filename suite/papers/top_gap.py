@@ -34,7 +34,6 @@ DEFENCES = list(TITLES)[8:-2]  # by other papers; their receptive fields are not
 MEASURES: Values = NAMES["top_gap"]["measures"]  # except attacks
 # Locations of the drawn receptive fields, as shares of the last row and column of the class maps.
 LOCATIONS = {"corner": [0.0, 0.0], "quarter": [0.25, 0.25], "centre": [0.5, 0.5]}
-CORRECT = {"counts": "correct", "keep_images": False}  # instead of unchanged predictions
 
 Settings = dict[str, Any]
 
@@ -149,7 +148,7 @@ def _attacks(p: SimpleNamespace, model: Model) -> Iterator[Spec]:
         battery = labels["battery"]
         yield _attack(battery, settings)
         if battery == "auto" or (main and battery == "none"):
-            yield _attack(battery, settings | CORRECT)
+            yield _attack(battery, settings | {"counts": "correct", "keep_images": False})
 
 
 def _attack(battery: str, settings: Settings) -> Spec:

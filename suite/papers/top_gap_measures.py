@@ -31,7 +31,6 @@ def robust_accuracy(
     source: Values | None = None,
     scale: float = 1.0,
     keep_images: bool = True,
-    seed: int = 0,
 ) -> Result:
     """Return 1 where an attack fails, else 0; keep the attacked images if `keep_images`.
 
@@ -47,9 +46,9 @@ def robust_accuracy(
         raise UsageError(f"{why}with pixel_range {attacked.pixel_range}")
     settings = {"epsilon": epsilon, **(attack_settings or {})}
     # All measurements of a network share the attacked images.
-    key = ("attacked", attack, n_images, seed, scale, json.dumps(settings, sort_keys=True))
+    key = ("attacked", attack, n_images, scale, json.dumps(settings, sort_keys=True))
     if "generator" in inspect.signature(ATTACKS[attack]).parameters:
-        settings["generator"] = attacked.generator(seed)
+        settings["generator"] = attacked.generator(0)
     network = attacked.folded
     if scale != 1:
         network = ChangedLogits(network, lambda logits: scale * logits)

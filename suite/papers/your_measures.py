@@ -8,7 +8,7 @@ from reglib.autodiff import OnceDifferentiable, input_gradient
 from reglib.double_backward import fast_double_backward
 from reglib.input_hessian import hessian_eigenpairs, input_hessian
 from suite import metrics
-from suite.metrics.display import normalised_for_display
+from suite.metrics.class_maps import normalised_for_display
 from suite.papers.pilcro_measures import importance_landscape
 from suite.papers.second_order import as_uint8
 from suite.training.evaluated import EvaluatedModel, Result

@@ -6,10 +6,8 @@ import functools
 import torch
 
 from suite.data import ImageData, load_data
-from suite.errors import UsageError, expected
+from suite.errors import expected
 from suite.units import Network, Training
-
-SHUFFLE = 0  # the seed of the folds, which are the same for all trainings
 
 
 def data_of(unit: Network) -> ImageData:
@@ -21,18 +19,15 @@ def data_of(unit: Network) -> ImageData:
     data = load_data(unit.data)
     if not isinstance(unit, Training) or unit.folds is None:
         return data
-    try:
-        return hold_out(data, unit.folds, unit.fold)
-    except UsageError as error:
-        raise UsageError(f"data set {unit.data!r}: {error}") from error
+    return hold_out(unit.data, data, unit.folds, unit.fold)
 
 
 @functools.lru_cache(maxsize=2)
-def hold_out(data: ImageData, folds: int, fold: int) -> ImageData:
+def hold_out(name: str, data: ImageData, folds: int, fold: int) -> ImageData:
     """Split the training images into folds with equal shares of each class, and hold one out.
 
     Args:
-        data: a data set; its test images are not used.
+        name, data: a data set; its test images are not used.
         folds: number of folds.
         fold: the fold to hold out, from 0.
 
@@ -50,8 +45,8 @@ def hold_out(data: ImageData, folds: int, fold: int) -> ImageData:
     if (fewest := int(counts.min())) < folds:
         smallest = data.classes[int(counts.argmin())]
         most = f"at most {fewest}, the number of training images of class {smallest!r}"
-        raise expected("folds", most, folds)
-    splitter = StratifiedKFold(folds, shuffle=True, random_state=SHUFFLE)
+        raise expected(f"data set {name!r}: folds", most, folds)
+    splitter = StratifiedKFold(folds, shuffle=True, random_state=0)  # the same for all trainings
     positions = list(splitter.split(labels, labels))[fold]
     train, test = (data.train.part(torch.from_numpy(index)) for index in positions)
     return dataclasses.replace(data, train=train, test=test)

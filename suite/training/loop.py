@@ -94,7 +94,7 @@ def check(unit: Training) -> None:
         UsageError: an unknown network, optimizer or penalty, or an unknown or missing setting.
     """
     check_name("network", unit.network, NETWORKS)
-    optimizers.check_optimizer(unit)
+    optimizers.build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
     penalties.terms(unit.penalties)
 
 

@@ -19,15 +19,6 @@ GIVEN = """params lr fused foreach maximize differentiable amsgrad capturable
 decoupled_weight_decay""".split()
 
 
-def check_optimizer(unit: Training) -> None:
-    """Check the optimizer of a unit and its settings before anything is computed.
-
-    Raises:
-        UsageError: see `build_optimizer`.
-    """
-    build_optimizer(unit, nn.ParameterList([torch.zeros(1, 1), torch.zeros(1)]))
-
-
 def build_optimizer(unit: Training, network: nn.Module) -> Optimizer:
     """Return the optimizer of a unit for the parameters of a network.
 

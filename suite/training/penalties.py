@@ -189,15 +189,19 @@ def _landscape(batch: PenaltyInputs) -> Tensor:
 # Penalties that need only images and network, and run the network themselves.
 NEEDS_OWN_FORWARD = frozenset({"landscape_curvature", "landscape_target"})
 
-# Penalties that `reglib.regularizers` has under these names, as NAME_penalty.
-OF_INPUTS = "adversarial cure finite_difference input_gradient input_hessian".split()
-OF_INPUTS += "logit_gradient marginal_density score_matching".split()
 PENALTIES: dict[str, Penalty] = {
     "activation_l1": activation_sizes,
+    "adversarial": of_inputs(regularizers.adversarial_penalty),
     "class_map_l1": class_map_sizes,
+    "cure": of_inputs(regularizers.cure_penalty),
+    "finite_difference": of_inputs(regularizers.finite_difference_penalty),
+    "input_gradient": of_inputs(regularizers.input_gradient_penalty),
+    "input_hessian": of_inputs(regularizers.input_hessian_penalty),
     "landscape_curvature": landscape_curvature,
     "landscape_target": landscape_target,
-    **{name: of_inputs(getattr(regularizers, f"{name}_penalty")) for name in OF_INPUTS},
+    "logit_gradient": of_inputs(regularizers.logit_gradient_penalty),
+    "marginal_density": of_inputs(regularizers.marginal_density_penalty),
+    "score_matching": of_inputs(regularizers.score_matching_penalty),
 }
 # Settings of every penalty: its coefficient; T, if it acts in every T-th step only; and the number
 # of steps in which its coefficient rises from zero, by equal steps.

@@ -16,7 +16,7 @@ from suite.errors import UsageError
 from suite.metrics import CORRUPTIONS, area_under_curve, centre_to_rim, correct_by_location, corrupt
 from suite.papers.measure import measure
 from suite.papers.path_counts import path_counts
-from suite.units import Measurement, identity
+from suite.units import Measurement
 from tests.double_backward import Net
 from tests.small_batches import Untrained
 
@@ -169,7 +169,7 @@ class TestCorrupted:
         subject.related = lambda unit: related.subject()
 
         def measured(metric, **settings):
-            settings["beside"] = identity(related.unit)
+            settings["beside"] = dict(related.unit.identity)
             unit = Measurement(training=CENTRED.unit, metric=metric, settings=settings)
             return measure(subject, unit)
 

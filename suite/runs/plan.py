@@ -187,8 +187,7 @@ def _seconds_of_a_step(unit: Training, device: str, way: str | None) -> float:
 def _trainings(units: Iterable[Unit]) -> dict[str, Unit]:
     """Return the trainings of units by their identity."""
     networks = {id(network): network for network in map(training_of, units)}.values()
-    trained = (network for network in networks if isinstance(network, Training) and network.epochs)
-    return {str(network.identity): network for network in trained}
+    return {str(n.identity): n for n in networks if isinstance(n, Training) and n.epochs}
 
 
 def _needs(unit: Unit) -> dict[str, Callable[[str], str | None]]:
@@ -218,6 +217,7 @@ def _fingerprint(name: str) -> str:
     with contextlib.suppress(OSError, ValueError):  # the file is missing, or was cut
         known = json.loads(memory.read_text(encoding="utf-8")).get(files, {})
     if name not in known:
+        print(f"reading {name}, once while no data file changes")
         known[name] = load_data(name).fingerprint
         with contextlib.suppress(RunFailed):  # the next plan reads the data again
             replace_file(memory, json.dumps({files: known}).encode())

@@ -150,7 +150,8 @@ class Training(_Checked):
             normalisation keeps the running statistics of the initial network, without dropout.
         clip: largest norm of the gradient by all parameters, for gradient clipping; None for none.
         precision: of convolutions and products in the training, "float32", or "bfloat16" by
-            `torch.autocast`; weights, sums and all later measurements are in float32.
+            `torch.autocast`; weights, sums and all later measurements are in float32, and on a CPU
+            grouped convolutions.
         seed: of the initial weights, and of the order and the augmentation of the images.
 
     Raises:

@@ -112,7 +112,7 @@ class TestPlan:
             os.utime(images, (1, 1))
             _files.cache_clear()
             plan([small()], store)
-            counts.append(capsys.readouterr().out.count("reading "))
+            counts.append(capsys.readouterr().out.count("looking for "))
         assert (counts, read.call_count) == ([1, 0, 1], 2)
 
 

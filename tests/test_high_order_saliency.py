@@ -121,7 +121,7 @@ def test_maps_are_kept_for_few_photographs(n_quality, n_smooth, expected):
 
 def test_rows_of_single_images(tmp_path, monkeypatch, store, here):
     register(tmp_path / "data", monkeypatch)
-    every_second = {"n_images": 2, "step": 2, "k": 5}
+    every_second = {"n_images": 2, "step": 2}
     units = [measurement(UNIT, "high_order", first=first, **every_second) for first in (0, 4)]
     with pytest.raises(RunFailed, match="expected values for each image in the store, got none"):
         image_rows(Item(units[0]), "0" * 32, store)
@@ -132,7 +132,6 @@ def test_rows_of_single_images(tmp_path, monkeypatch, store, here):
     assert rows.image.tolist() == [0, 2, 4, 6]
     values = [value for k in keys for value in store.read(k).values["per_image"]]
     assert rows.value.tolist() == pytest.approx(values)
-    assert set(rows["k"]) == {5}
     columns = {"confidence", "eigenvalues_1", "eigenvalues_5", "differences_3", "true_caso_2"}
     assert not columns - set(rows)
     assert not {"n_images", "first", "step"} & set(rows)

@@ -322,5 +322,5 @@ class TestPictures:
         plain, top = (top_gap.receptive_fields(results, v) for v in ("none", top_gap.ALL_THREE))
         halves = [[[*map(top_gap.half_share, row)] for row in f["rows"]] for f in (plain, top)]
         narrower = np.less(*halves[::-1]).all(0)
-        assert len(plain["titles"]) == 7
+        assert len(plain["titles"]) == 8
         assert [*np.array(plain["titles"])[narrower]] == [name_of("resized:imagenette160:128")]

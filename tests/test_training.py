@@ -463,7 +463,7 @@ class TestSchedule:
         network, types = view(nn.Sequential(*layers)), []
         for layer in layers:
             layer.register_forward_hook(lambda *hooked: types.append(hooked[2].dtype))
-        with torch.autocast("cpu", torch.bfloat16), training._FloatDepthwise():
+        with torch.autocast("cpu", torch.bfloat16), training._FloatGrouped():
             outputs = network(inputs)
         assert types == [torch.bfloat16, torch.float32]
         (gradient,) = torch.autograd.grad(outputs.square().sum(), layers[1].weight)

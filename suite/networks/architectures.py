@@ -257,7 +257,7 @@ def top_gap(
             network = with_own_activation(load_pretrained(backbone), backbone).requires_grad_()
         else:
             network = normalised(backbone_of(backbone, pretrained=pretrained))
-    if magnify > 1:
+    if magnify != 1:
         network = nn.Sequential(nn.Upsample(scale_factor=magnify, mode="bilinear"), network)
     return TopGAPNet(network, classes, k=k, image_size=size, **options)
 

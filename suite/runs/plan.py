@@ -217,7 +217,7 @@ def _fingerprint(name: str) -> str:
     with contextlib.suppress(OSError, ValueError):  # the file is missing, or was cut
         known = json.loads(memory.read_text(encoding="utf-8")).get(files, {})
     if name not in known:
-        print(f"reading {name}, once while no data file changes")
+        print(f"looking for {name}; what is read is remembered")
         known[name] = load_data(name).fingerprint
         with contextlib.suppress(RunFailed):  # the next plan reads the data again
             replace_file(memory, json.dumps({files: known}).encode())

@@ -125,8 +125,8 @@ def memory_format(
     return torch.channels_last if fast else torch.contiguous_format
 
 
-class _FloatDepthwise(TorchFunctionMode):
-    """Computes depthwise convolutions in float32 within autocast, which is faster on a CPU."""
+class _FloatGrouped(TorchFunctionMode):
+    """Computes grouped convolutions in float32 within autocast, which is faster on a CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not F.conv2d or len(args) < 7 or args[6] == 1:
@@ -255,7 +255,7 @@ class _Fit:
     ) -> Tensor:
         """Take one step of the optimizer; return the loss, penalties included."""
         half = self.unit.precision == "bfloat16"
-        floats = _FloatDepthwise() if half and images.device.type == "cpu" else nullcontext()
+        floats = _FloatGrouped() if half and images.device.type == "cpu" else nullcontext()
         with torch.autocast(images.device.type, torch.bfloat16, enabled=half), floats:
             batch = self._forward({term.name for term, _ in acting}, images, labels)
             loss = self._cross_entropy(batch, index)

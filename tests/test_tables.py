@@ -160,7 +160,7 @@ def test_names_of_values(verdicts):
     values = answers.values_of("top_gap", verdicts)
     assert {claim["id"] for claim in load_claims("top_gap")} <= values.keys()
     assert values[f"{NAME}@cifar10-jpeg"] == values[f"{NAME}@cifar10-jpeg/top_gap"]
-    assert values[NAME] == values[f"{NAME}@resized:cifar10-jpeg:32"]
+    assert values[NAME] == values[f"{NAME}@cifar10-jpeg-enlarged"]
 
 
 class TestHeadlineCells:

@@ -28,7 +28,7 @@ TITLES = {name: method.title for name, method in METHODS.items()}
 VARIANTS = list(TITLES)[:8]
 ALL_THREE = "fpn+l1+pool"
 DERIVES_FROM = "panels"  # parameter with the data sets that `derive` reads
-CIFAR = "resized:cifar10-jpeg:32"  # decides claims on CIFAR-10; the kept smaller panel does not
+CIFAR = "cifar10-jpeg-enlarged"  # decides claims on CIFAR-10; the kept smaller panels do not
 COMPARED = ["none", "l1", "fpn+l1", ALL_THREE]  # in headlines
 DEFENCES = list(TITLES)[8:-2]  # by other papers; their receptive fields are not measured
 MEASURES: Values = NAMES["top_gap"]["measures"]  # except attacks
@@ -222,8 +222,7 @@ def derive(parameters: Values, rows: pd.DataFrame, arrays: design.Arrays) -> des
         if images.shape[1] == 1:  # images in colour are photographs, and never kept
             arrays[f"{p.data}|images"] = images.expand(-1, 3, -1, -1).numpy()
         arrays[f"{p.data}|labels"] = test.labels[: len(images)].numpy()
-    # Not all networks of that panel are measured: its results are kept, and no table has its rows.
-    return rows.assign(matched=mark_matched(rows))[rows["data"] != "cifar10-jpeg-enlarged"], arrays
+    return rows.assign(matched=mark_matched(rows)), arrays
 
 
 def shrink(parameters: Values, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
